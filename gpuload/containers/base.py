@@ -1,0 +1,97 @@
+"""What a reader returns: the index of a file.
+
+A reader is a function ``read(source, options) -> Index``. It reads headers only, never payload, so that opening a file costs as
+little as walking it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuload.chunks import SPAN_DTYPE, ChunkTable, SpanTable
+from gpuload.errors import FormatError, GpuloadError
+
+if TYPE_CHECKING:
+    from gpuload.sources import Source
+
+__all__ = ["Asset", "Index"]
+
+
+@dataclass(frozen=True)
+class Asset:
+    """One thing that can be loaded by name.
+
+    Attributes
+    ----------
+    name : str
+        Empty for the only asset of a stream.
+    dtype : numpy.dtype
+        Element type.
+    shape : tuple of int or None
+        Elements along each axis; None for a byte stream whose size only decoding finds.
+    """
+
+    name: str = ""
+    dtype: np.dtype[Any] = field(default_factory=lambda: np.dtype(np.uint8))
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass
+class Index:
+    """The index of one file.
+
+    Attributes
+    ----------
+    format : str
+        "lz4", "snappy", "gzip", "bgzf" or "zstd".
+    source : Source
+        The file.
+    chunks : ChunkTable
+        One row per chunk, in the order of the decoded bytes.
+    spans : SpanTable
+        Sizes and checksums that cover several rows.
+    assets : list of Asset
+        What the rows' `asset` points to.
+    serial : str
+        Why the chunks cannot be decoded independently of one another; empty if they can ("batchable").
+    strict : bool
+        Whether `warn` raises.
+    details : dict
+        Facts for ``inspect``: plain values under names of the format's specification.
+    warnings : list of str
+        What deviates from the format without making the bytes doubtful.
+    """
+
+    format: str
+    source: Source
+    chunks: ChunkTable
+    spans: SpanTable = field(default_factory=lambda: np.zeros(0, SPAN_DTYPE))
+    assets: list[Asset] = field(default_factory=lambda: [Asset()])
+    serial: str = ""
+    strict: bool = False
+    details: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def batchable(self) -> bool:
+        """Whether the chunks are independent of one another."""
+        return not self.serial
+
+    @property
+    def exact(self) -> bool:
+        """Whether the file states the decoded size of every chunk."""
+        return bool(self.chunks["exact"].all())
+
+    def warn(self, message: str, offset: int) -> None:
+        """Note a deviation at a byte offset of the file; a FormatError if the caller asked to be strict."""
+        if self.strict:
+            raise FormatError(message, source=self.source.name, offset=offset)
+        self.warnings.append(f"{self.source.name}: byte {offset}: {message}")
+
+
+def at(source: Source, error: type[GpuloadError], offset: int, message: str) -> GpuloadError:
+    """Return an error of class `error` (FormatError or UnsupportedCodecError) at a place in `source`."""
+    return error(message, source=source.name, offset=offset)  # type: ignore[call-arg]

@@ -1,0 +1,77 @@
+"""Options of a load, as one frozen dataclass that every floor reads."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+Verify = bool | Literal["auto"]
+
+#: Scratch memory of a load beyond its result, in bytes.
+DEFAULT_MEMORY_LIMIT = 256 << 20
+#: Largest Zstandard window that is decoded without asking (RFC 8878 recommends at least 8 MiB; the zstd tool takes 128 MiB).
+DEFAULT_WINDOW_LIMIT = 128 << 20
+#: The default of `max_output` is the larger of these: a size, and a multiple of the input's size.
+MAX_OUTPUT_FLOOR = 1 << 30
+MAX_OUTPUT_RATIO = 100
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to load.
+
+    Parameters
+    ----------
+    engine : str
+        "auto" or the name of an engine.
+    verify : "auto" or bool
+        Which checksums to check. On the host "auto" and True both check all of them.
+    threads : int, optional
+        Host threads; default one for each CPU that this process may use.
+    memory_limit : int
+        Scratch bytes beyond the result.
+    max_output : int, optional
+        Most bytes that the input may decode to; default 100 times the input's size or 1 GiB, whichever is larger.
+    window_limit : int
+        Largest Zstandard window, in bytes.
+    dictionary : bytes, optional
+        Dictionary for Zstandard and LZ4 frames that were made with one.
+    strict : bool
+        Turn warnings about a file's format into errors.
+    """
+
+    engine: str = "auto"
+    verify: Verify = "auto"
+    threads: int | None = None
+    memory_limit: int = DEFAULT_MEMORY_LIMIT
+    max_output: int | None = None
+    window_limit: int = DEFAULT_WINDOW_LIMIT
+    dictionary: bytes | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("threads", "memory_limit", "max_output", "window_limit"):
+            value = getattr(self, name)
+            if value is not None and value < (0 if name == "max_output" else 1):
+                raise ValueError(f"{name} must be positive, not {value}")
+        if self.verify not in (True, False, "auto"):
+            raise ValueError(f"verify must be True, False or 'auto', not {self.verify!r}")
+
+    @property
+    def thread_count(self) -> int:
+        """Host threads to use."""
+        return self.threads or available_cpus()
+
+    def output_limit(self, input_size: int) -> int:
+        """Return the most bytes that `input_size` stored bytes may decode to."""
+        if self.max_output is not None:
+            return self.max_output
+        return max(MAX_OUTPUT_FLOOR, MAX_OUTPUT_RATIO * input_size)
+
+
+def available_cpus() -> int:
+    """Return the number of CPUs this process may run on (its affinity, where the platform knows one)."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,256 @@
+"""Byte ranges of local files, of bytes in memory and of fsspec objects.
+
+Every read is positional and safe from several threads at once. Local files are read with ``pread``, never mapped: a file that
+shrinks while it is read must give an error, and a page of a mapping that lost its file kills the process instead.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import tempfile
+import threading
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, BinaryIO, Self
+
+from gpuload.errors import FormatError, MissingDependencyError
+
+if TYPE_CHECKING:
+    from collections.abc import Buffer
+
+__all__ = ["BytesSource", "FsspecSource", "LocalFile", "Source", "open_source", "spool"]
+
+#: Bytes of a pipe that are kept in memory before its copy goes to a temporary file.
+_SPOOL_IN_MEMORY = 32 << 20
+
+
+class Source(ABC):
+    """Random access to the bytes of one file.
+
+    Attributes
+    ----------
+    name : str
+        What error messages call it.
+    size : int
+        Bytes in it, as it was opened.
+    """
+
+    name: str
+    size: int
+
+    @abstractmethod
+    def readinto(self, offset: int, view: memoryview) -> int:
+        """Read into a writable byte view from `offset` on; return how many bytes were there."""
+
+    def peek(self, offset: int, size: int) -> bytes:
+        """Return up to `size` bytes at `offset`, fewer only where the source ends."""
+        buffer = bytearray(max(0, min(size, self.size - offset)))
+        return bytes(buffer[: self.readinto(offset, memoryview(buffer))])
+
+    def read_exact(self, offset: int, view: memoryview) -> None:
+        """Fill `view` with the bytes at `offset`.
+
+        Raises
+        ------
+        FormatError
+            If the source ends before the view is full.
+        """
+        got = self.readinto(offset, view)
+        if got != len(view):
+            raise self.truncated(offset + got, len(view) - got)
+
+    def truncated(self, offset: int, missing: int) -> FormatError:
+        """Return the error for a source that ends at `offset` with `missing` bytes still wanted."""
+        shrunk = f" (it was {self.size} bytes long when it was opened)" if offset < self.size else ""
+        return FormatError(
+            f"the file ends here, {missing} bytes too early{shrunk}; it was cut short, copy it again",
+            source=self.name,
+            offset=offset,
+        )
+
+    def close(self) -> None:
+        """Release the file; reading afterwards is an error."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class LocalFile(Source):
+    """A regular file, read with ``preadv``.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        An OSError of opening it is passed on.
+    name : str, optional
+        What to call it in messages; default its path.
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | int, name: str | None = None) -> None:
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if not isinstance(path, int) else os.dup(path)
+        self.name = name or os.fspath(path) if not isinstance(path, int) else name or f"descriptor {path}"
+        try:
+            self.size = self._regular_size()
+        except OSError:
+            self.close()
+            raise
+
+    def _regular_size(self) -> int:
+        status = os.fstat(self._fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(21, "is a directory, not a file", self.name)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(29, "is no regular file; read it through spool()", self.name)
+        return status.st_size
+
+    def readinto(self, offset: int, view: memoryview) -> int:
+        """See `Source.readinto`."""
+        done = 0
+        while done < len(view):
+            got = os.preadv(self._fd, [view[done:]], offset + done)
+            if got == 0:
+                break
+            done += got
+        return done
+
+    def peek(self, offset: int, size: int) -> bytes:
+        """See `Source.peek`."""
+        # One call covers nearly every header; only a short answer takes the general way.
+        data = os.pread(self._fd, size, offset)
+        return data if len(data) == size or not data else super().peek(offset, size)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class BytesSource(Source):
+    """The content of a bytes-like object.
+
+    Parameters
+    ----------
+    data : bytes-like
+        Any object with a contiguous buffer; it is not copied and must not change while it is loaded.
+    name : str
+        What to call it in messages.
+    """
+
+    def __init__(self, data: Buffer, name: str = "<bytes>") -> None:
+        self._view = memoryview(data).cast("B")
+        self.name = name
+        self.size = len(self._view)
+
+    def readinto(self, offset: int, view: memoryview) -> int:
+        """See `Source.readinto`."""
+        part = self._view[offset : offset + len(view)]
+        view[: len(part)] = part
+        return len(part)
+
+
+class SpooledFile(Source):
+    """A temporary copy of a pipe, in memory while it is small."""
+
+    def __init__(self, file: tempfile.SpooledTemporaryFile[bytes], name: str) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self.name = name
+        self.size = file.seek(0, os.SEEK_END)
+
+    def readinto(self, offset: int, view: memoryview) -> int:
+        """See `Source.readinto`."""
+        with self._lock:
+            self._file.seek(offset)
+            return self._file.readinto(view)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._file.close()
+
+
+class FsspecSource(Source):
+    """An object of a remote or virtual file system, by its URL.
+
+    Parameters
+    ----------
+    url : str
+        Any URL that fsspec knows, such as ``s3://bucket/key`` or ``memory://name``.
+
+    Raises
+    ------
+    MissingDependencyError
+        If fsspec is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        try:
+            import fsspec
+        except ImportError:
+            raise MissingDependencyError("fsspec", "remote", f"reading {url}") from None
+        self._fs: Any
+        self._fs, self._path = fsspec.core.url_to_fs(url)
+        self.name = url
+        self.size = int(self._fs.size(self._path))
+
+    def readinto(self, offset: int, view: memoryview) -> int:
+        """See `Source.readinto`."""
+        end = min(offset + len(view), self.size)
+        data = self._fs.cat_file(self._path, start=offset, end=end) if end > offset else b""
+        view[: len(data)] = data
+        return len(data)
+
+
+def spool(stream: BinaryIO, name: str) -> Source:
+    """Copy a stream that cannot seek (a pipe) and return the copy as a source.
+
+    Up to 32 MiB stay in memory; more goes to an unnamed file in the temporary directory.
+    """
+    # The file lives as long as the source does, which closes it.
+    file: tempfile.SpooledTemporaryFile[bytes] = tempfile.SpooledTemporaryFile(max_size=_SPOOL_IN_MEMORY)  # noqa: SIM115
+    shutil.copyfileobj(stream, file, 1 << 20)
+    return SpooledFile(file, name)
+
+
+def open_source(source: str | os.PathLike[str] | Buffer) -> Source:
+    """Open a path, an fsspec URL or a bytes-like object.
+
+    Parameters
+    ----------
+    source : str, os.PathLike or bytes-like
+        A str with ``://`` in it is a URL, any other str a path; bytes-like objects are the content itself.
+
+    Returns
+    -------
+    Source
+        Pipes and other files that cannot seek are copied first (see `spool`).
+
+    Raises
+    ------
+    OSError
+        As the file system says.
+    MissingDependencyError
+        For a URL without fsspec.
+    TypeError
+        For anything else.
+    """
+    if isinstance(source, str) and "://" in source:
+        return FsspecSource(source)
+    if isinstance(source, str | os.PathLike):
+        return _open_path(os.fspath(source))
+    try:
+        return BytesSource(source)
+    except TypeError:
+        raise TypeError(f"source must be a path, a URL or bytes-like, not {type(source).__name__}") from None
+
+
+def _open_path(path: str) -> Source:
+    mode = os.stat(path).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return LocalFile(path)
+    with open(path, "rb", buffering=0) as stream:
+        return spool(stream, path)
