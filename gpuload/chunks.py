@@ -1,6 +1,8 @@
-"""The chunk table: one row per compressed chunk, the one thing every part of gpuload reads or writes.
+"""The chunk table: one row per compressed chunk, the one thing every part of gpuload reads or
+writes.
 
-Readers (``containers/``) produce it; the planner, the batch builder and the engines consume it with vectorised NumPy.
+Readers (``containers/``) produce it; the planner, the batch builder and the engines consume it with
+vectorised NumPy.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ CHUNK_DTYPE = np.dtype(
         ("offset", "<u8"),  # first byte of the bare payload in the source
         ("stored_size", "<u8"),  # bytes of the bare payload
         ("raw_size", "<u8"),  # decoded bytes: the size if `exact`, else an upper bound
-        ("dst_offset", "<u8"),  # where the decoded bytes go in the asset; slots of the upper bound if inexact
+        ("dst_offset", "<u8"),  # place of the decoded bytes in the asset (slots if inexact)
         ("checksum", "<u8"),
         ("prefix_size", "<u4"),  # bytes right before the payload that a host decoder wants back
         ("codec", "<u2"),

@@ -11,7 +11,8 @@
     ├── MemoryLimitError          a limit on memory or output size would be exceeded
     └── MissingDependencyError    an optional library is not installed (names the pip command)
 
-`FormatWarning` is the category of warnings about files that decode but are not quite as their format asks.
+`FormatWarning` is the category of warnings about files that decode but are not quite as their
+format asks.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ __all__ = [
     "UnsupportedCodecError",
 ]
 
-#: How many failures the message of a DecompressError spells out; `.failures` always holds all of them.
+#: How many failures the message of a DecompressError spells out; `.failures` always holds all of
+#: them.
 _FAILURES_SHOWN = 5
 
 
@@ -84,7 +86,8 @@ class ChunkFailure:
     chunk : int
         Row of the container's chunk table.
     offset : int
-        Byte offset of the damage in the file (of the chunk's payload, where nothing finer is known).
+        Byte offset of the damage in the file (of the chunk's payload, where nothing finer is
+        known).
     stored_size : int
         Bytes of the chunk's payload in the file.
     expected_size : int or None

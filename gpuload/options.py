@@ -10,7 +10,8 @@ Verify = bool | Literal["auto"]
 
 #: Scratch memory of a load beyond its result, in bytes.
 DEFAULT_MEMORY_LIMIT = 256 << 20
-#: Largest Zstandard window that is decoded without asking (RFC 8878 recommends at least 8 MiB; the zstd tool takes 128 MiB).
+#: Largest Zstandard window that is decoded without asking (RFC 8878 recommends at least 8 MiB; the
+#: zstd tool takes 128 MiB).
 DEFAULT_WINDOW_LIMIT = 128 << 20
 #: The default of `max_output` is the larger of these: a size, and a multiple of the input's size.
 MAX_OUTPUT_FLOOR = 1 << 30
@@ -32,7 +33,8 @@ class Options:
     memory_limit : int
         Scratch bytes beyond the result.
     max_output : int, optional
-        Most bytes that the input may decode to; default 100 times the input's size or 1 GiB, whichever is larger.
+        Most bytes that the input may decode to; default 100 times the input's size or 1 GiB,
+        whichever is larger.
     window_limit : int
         Largest Zstandard window, in bytes.
     dictionary : bytes, optional

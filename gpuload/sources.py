@@ -1,7 +1,8 @@
 """Byte ranges of local files, of bytes in memory and of fsspec objects.
 
-Every read is positional and safe from several threads at once. Local files are read with ``pread``, never mapped: a file that
-shrinks while it is read must give an error, and a page of a mapping that lost its file kills the process instead.
+Every read is positional and safe from several threads at once. Local files are read with ``pread``,
+never mapped: a file that shrinks while it is read must give an error, and a page of a mapping that
+lost its file kills the process instead.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Self
 from gpuload.errors import FormatError, MissingDependencyError
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer
+    from typing_extensions import Buffer
 
 __all__ = ["BytesSource", "FsspecSource", "LocalFile", "Source", "open_source", "spool"]
 
@@ -62,7 +63,9 @@ class Source(ABC):
 
     def truncated(self, offset: int, missing: int) -> FormatError:
         """Return the error for a source that ends at `offset` with `missing` bytes still wanted."""
-        shrunk = f" (it was {self.size} bytes long when it was opened)" if offset < self.size else ""
+        shrunk = (
+            f" (it was {self.size} bytes long when it was opened)" if offset < self.size else ""
+        )
         return FormatError(
             f"the file ends here, {missing} bytes too early{shrunk}; it was cut short, copy it again",
             source=self.name,
@@ -90,9 +93,9 @@ class LocalFile(Source):
         What to call it in messages; default its path.
     """
 
-    def __init__(self, path: str | os.PathLike[str] | int, name: str | None = None) -> None:
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC) if not isinstance(path, int) else os.dup(path)
-        self.name = name or os.fspath(path) if not isinstance(path, int) else name or f"descriptor {path}"
+    def __init__(self, path: str | os.PathLike[str], name: str | None = None) -> None:
+        self.name = name or os.fspath(path)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.size = self._regular_size()
         except OSError:
@@ -136,7 +139,8 @@ class BytesSource(Source):
     Parameters
     ----------
     data : bytes-like
-        Any object with a contiguous buffer; it is not copied and must not change while it is loaded.
+        Any object with a contiguous buffer; it is not copied and must not change while it is
+        loaded.
     name : str
         What to call it in messages.
     """
@@ -211,7 +215,7 @@ def spool(stream: BinaryIO, name: str) -> Source:
     Up to 32 MiB stay in memory; more goes to an unnamed file in the temporary directory.
     """
     # The file lives as long as the source does, which closes it.
-    file: tempfile.SpooledTemporaryFile[bytes] = tempfile.SpooledTemporaryFile(max_size=_SPOOL_IN_MEMORY)  # noqa: SIM115
+    file = tempfile.SpooledTemporaryFile(max_size=_SPOOL_IN_MEMORY)  # noqa: SIM115
     shutil.copyfileobj(stream, file, 1 << 20)
     return SpooledFile(file, name)
 
@@ -222,7 +226,8 @@ def open_source(source: str | os.PathLike[str] | Buffer) -> Source:
     Parameters
     ----------
     source : str, os.PathLike or bytes-like
-        A str with ``://`` in it is a URL, any other str a path; bytes-like objects are the content itself.
+        A str with ``://`` in it is a URL, any other str a path; bytes-like objects are the content
+        itself.
 
     Returns
     -------
@@ -245,7 +250,9 @@ def open_source(source: str | os.PathLike[str] | Buffer) -> Source:
     try:
         return BytesSource(source)
     except TypeError:
-        raise TypeError(f"source must be a path, a URL or bytes-like, not {type(source).__name__}") from None
+        raise TypeError(
+            f"source must be a path, a URL or bytes-like, not {type(source).__name__}"
+        ) from None
 
 
 def _open_path(path: str) -> Source:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuload.containers import gzip, lz4, snappy, zstd
+from gpuload.containers import gzip, lz4, skippable, snappy, zstd
 from gpuload.errors import FormatError
 
 if TYPE_CHECKING:
@@ -26,3 +26,44 @@ FORMATS = {
 }
 
 _SHOWN = 16
+
+
+def read_index(source: Source, options: Options) -> Index:
+    """Recognise the format of a source and read its index.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+    options : Options
+        `strict`, `dictionary` and `window_limit` matter here.
+
+    Returns
+    -------
+    Index
+        Headers only were read.
+
+    Raises
+    ------
+    FormatError
+        If the first bytes belong to no known format (the message shows them), or the framing is
+        broken.
+    UnsupportedCodecError
+        If the file needs a version, a codec or a dictionary that is not at hand.
+    """
+    first = source.peek(0, _SHOWN)
+    # Skippable frames are shared by LZ4 and Zstandard: what follows them decides.
+    magic = source.peek(skippable.skip(source, 0), 4) if skippable.is_magic(first) else first
+    for reader in (lz4, zstd, gzip, snappy):
+        if reader.is_magic(magic):
+            return reader.read(source, options)
+    if skippable.is_magic(first) and not magic:
+        return lz4.read(source, options)
+    raise FormatError(_unknown(first), source=source.name, offset=0)
+
+
+def _unknown(first: bytes) -> str:
+    known = "; ".join(FORMATS.values())
+    if not first:
+        return f"the file is empty; known formats are {known}"
+    return f"unknown format: it starts with {first.hex(' ')}; known formats are {known}"

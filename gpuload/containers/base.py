@@ -1,7 +1,7 @@
 """What a reader returns: the index of a file.
 
-A reader is a function ``read(source, options) -> Index``. It reads headers only, never payload, so that opening a file costs as
-little as walking it.
+A reader is a function ``read(source, options) -> Index``. It reads headers only, never payload, so
+that opening a file costs as little as walking it.
 """
 
 from __future__ import annotations
