@@ -17,8 +17,11 @@ format asks.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 __all__ = [
     "ChecksumError",
@@ -72,7 +75,7 @@ class FormatError(_LocatedError):
 
 
 class UnsupportedCodecError(_LocatedError):
-    """The file is well formed, but was made with a codec, version or dictionary that is not at hand."""
+    """The file needs a codec, a version or a dictionary that is not at hand."""
 
 
 @dataclass(frozen=True)
@@ -142,7 +145,7 @@ class DriverError(GpuloadError):
 
 
 class MemoryLimitError(GpuloadError):
-    """A limit on memory or on the output's size would be exceeded; the message names the option that lifts it."""
+    """Memory or output would exceed a limit; the message names the option that lifts it."""
 
 
 class MissingDependencyError(GpuloadError, ImportError):

@@ -73,7 +73,7 @@ class Options:
 
 
 def available_cpus() -> int:
-    """Return the number of CPUs this process may run on (its affinity, where the platform knows one)."""
+    """Return the number of CPUs this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuload.chunks import SPAN_DTYPE, ChunkTable, SpanTable
-from gpuload.errors import FormatError, GpuloadError
+from gpuload.errors import FormatError
 
 if TYPE_CHECKING:
     from gpuload.sources import Source
@@ -90,8 +90,3 @@ class Index:
         if self.strict:
             raise FormatError(message, source=self.source.name, offset=offset)
         self.warnings.append(f"{self.source.name}: byte {offset}: {message}")
-
-
-def at(source: Source, error: type[GpuloadError], offset: int, message: str) -> GpuloadError:
-    """Return an error of class `error` (FormatError or UnsupportedCodecError) at a place in `source`."""
-    return error(message, source=source.name, offset=offset)  # type: ignore[call-arg]
