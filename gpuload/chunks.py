@@ -1,5 +1,4 @@
-"""The chunk table: one row per compressed chunk, the one thing every part of gpuload reads or
-writes.
+"""The chunk table: one row per compressed chunk, read or written by every part of gpuload.
 
 Readers (``containers/``) produce it; the planner, the batch builder and the engines consume it with
 vectorised NumPy.
@@ -76,7 +75,7 @@ SPAN_DTYPE = np.dtype(
     ],
     align=True,
 )
-"""One row per frame whose size or checksum covers several chunks (the content size and checksum of an LZ4 frame)."""
+"""One row per frame whose size or checksum covers several chunks (as those of an LZ4 frame do)."""
 
 
 def make_table(offset: npt.ArrayLike, **columns: Any) -> ChunkTable:
@@ -105,7 +104,7 @@ def make_table(offset: npt.ArrayLike, **columns: Any) -> ChunkTable:
 
 
 def place(table: ChunkTable) -> None:
-    """Set `dst_offset` of rows that follow one another in one asset: the running sum of `raw_size`."""
+    """Set `dst_offset` of rows that follow one another: the running sum of `raw_size`."""
     if table.size:
         table["dst_offset"][0] = 0
         np.cumsum(table["raw_size"][:-1], out=table["dst_offset"][1:])

@@ -63,16 +63,14 @@ class Source(ABC):
 
     def truncated(self, offset: int, missing: int) -> FormatError:
         """Return the error for a source that ends at `offset` with `missing` bytes still wanted."""
-        shrunk = (
-            f" (it was {self.size} bytes long when it was opened)" if offset < self.size else ""
-        )
-        return FormatError(
-            f"the file ends here, {missing} bytes too early{shrunk}; it was cut short, copy it again",
-            source=self.name,
-            offset=offset,
-        )
+        shrunk = f" (it was {self.size} bytes long when opened)" if offset < self.size else ""
+        return self.broken(offset, f"the file ends here, {missing} bytes too early{shrunk}")
 
-    def close(self) -> None:
+    def broken(self, offset: int, message: str) -> FormatError:
+        """Return the error for framing that is broken at `offset`."""
+        return FormatError(message, source=self.name, offset=offset)
+
+    def close(self) -> None:  # noqa: B027 (bytes in memory have nothing to release)
         """Release the file; reading afterwards is an error."""
 
     def __enter__(self) -> Self:

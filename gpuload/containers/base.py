@@ -56,7 +56,7 @@ class Index:
     assets : list of Asset
         What the rows' `asset` points to.
     serial : str
-        Why the chunks cannot be decoded independently of one another; empty if they can ("batchable").
+        Why the chunks cannot be decoded independently; empty if they can ("batchable").
     strict : bool
         Whether `warn` raises.
     details : dict
@@ -86,7 +86,7 @@ class Index:
         return bool(self.chunks["exact"].all())
 
     def warn(self, message: str, offset: int) -> None:
-        """Note a deviation at a byte offset of the file; a FormatError if the caller asked to be strict."""
+        """Note a deviation at a byte offset; a FormatError if the caller asked to be strict."""
         if self.strict:
             raise FormatError(message, source=self.source.name, offset=offset)
         self.warnings.append(f"{self.source.name}: byte {offset}: {message}")
