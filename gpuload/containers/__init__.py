@@ -11,6 +11,8 @@ from gpuload.containers import gzip, lz4, skippable, snappy, zstd
 from gpuload.errors import FormatError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuload.containers.base import Index
     from gpuload.options import Options
     from gpuload.sources import Source
@@ -25,6 +27,9 @@ FORMATS = {
     "snappy": "Snappy framing (ff 06 00 00 73 4e 61 50 70 59)",
 }
 
+_READERS: list[tuple[Callable[[bytes], bool], Callable[[Source, Options], Index]]] = [
+    (reader.is_magic, reader.read) for reader in (lz4, zstd, gzip, snappy)
+]
 _SHOWN = 16
 
 
@@ -54,9 +59,9 @@ def read_index(source: Source, options: Options) -> Index:
     first = source.peek(0, _SHOWN)
     # Skippable frames are shared by LZ4 and Zstandard: what follows them decides.
     magic = source.peek(skippable.skip(source, 0), 4) if skippable.is_magic(first) else first
-    for reader in (lz4, zstd, gzip, snappy):
-        if reader.is_magic(magic):
-            return reader.read(source, options)
+    for is_magic, read in _READERS:
+        if is_magic(magic):
+            return read(source, options)
     if skippable.is_magic(first) and not magic:
         return lz4.read(source, options)
     raise FormatError(_unknown(first), source=source.name, offset=0)

@@ -1,0 +1,75 @@
+"""The edge between commands and the process: exit statuses, signals, standard streams."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from .messages import FAILURES, complain, describe
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import FrameType
+
+__all__ = ["exit_status", "prepare_process"]
+
+_STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
+
+
+def exit_status(work: Callable[[], object]) -> int:
+    """Run `work`, print what it raises, and return the status of the process.
+
+    0 is success, 1 bad data or a failed read or write, 2 wrong usage, 130 Ctrl-C. click itself
+    ends the process quietly, with status 1, when the reader of a pipe is gone.
+    """
+    try:
+        result = work()
+    except click.UsageError as error:
+        _show_usage_error(error)
+        return error.exit_code
+    except click.ClickException as error:
+        complain(error.format_message().splitlines())
+        return error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("gpuload: aborted", err=True)
+        return 130
+    except FAILURES as error:
+        complain(describe(error))
+        return 1
+    return result if isinstance(result, int) else 0
+
+
+def _show_usage_error(error: click.UsageError) -> None:
+    # No arguments at all; click 8.1 prints the help without an error.
+    if isinstance(error, getattr(click.exceptions, "NoArgsIsHelpError", ())):
+        error.show()
+        return
+    complain(error.format_message().splitlines())
+    if error.ctx is not None:
+        click.echo(f"Try '{error.ctx.command_path} --help' for help.", err=True)
+
+
+def prepare_process() -> None:
+    """Make signals raise, so that cleanups run, and standard output unable to fail on a name."""
+    for name in _STOPPING:
+        number = getattr(signal, name, None)
+        # What the parent process chose to ignore (nohup, a job in the background) stays ignored.
+        if number is not None and signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _stop)
+    if sys.stdout is not None:
+        with contextlib.suppress(AttributeError):
+            sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+
+
+def _stop(number: int, _: FrameType | None) -> None:
+    # A second signal must not interrupt the cleanup that the first one started.
+    for name in _STOPPING:
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    raise SystemExit(128 + number)

@@ -1,0 +1,107 @@
+"""``gpuload decompress``: files in, exact bytes out."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .inputs import Batch, open_container
+from .options import (
+    examples,
+    files_argument,
+    force_option,
+    json_option,
+    loading_options,
+    quiet_option,
+)
+from .outputs import Target, open_output, plan
+from .progress import decoding_bar
+
+if TYPE_CHECKING:
+    from gpuload.loader import Container, Report
+
+__all__ = ["command"]
+
+
+@click.command(
+    epilog=examples(
+        "gpuload decompress data.lz4",
+        "gpuload decompress data.lz4 -o /dev/shm/data",
+        "gpuload decompress *.gz --output-dir unpacked --keep-going",
+        "gpuload decompress -c logs.zst | grep error",
+    )
+)
+@files_argument
+@click.option("-o", "--output", metavar="OUT", help="Write here; '-' is standard output.")
+@click.option(
+    "--output-dir",
+    type=click.Path(exists=True, file_okay=False),
+    metavar="DIR",
+    help="Write every file into this directory, under its name without the suffix.",
+)
+@click.option("-c", "--stdout", "to_stdout", is_flag=True, help="Write to standard output.")
+@force_option
+@click.option("-k", "--keep-going", is_flag=True, help="Go on with the next file after a bad one.")
+@click.option(
+    "--no-verify", "verify", flag_value=False, type=bool, default=True, help="Skip checksums."
+)
+@loading_options
+@json_option
+@quiet_option
+def command(
+    files: tuple[str, ...],
+    output: str | None,
+    output_dir: str | None,
+    *,
+    to_stdout: bool,
+    force: bool,
+    keep_going: bool,
+    as_json: bool,
+    quiet: bool,
+    **options: Any,
+) -> None:
+    """Decompress files.
+
+    The output of data.lz4 is data, beside it, unless an option says otherwise. It appears whole
+    or not at all; a file that is there already stays, unless --force is given. FILE '-' is
+    standard input.
+
+    Suffixes that are taken off: .lz4 .gz .bgz .zst .zstd .sz .snappy; .tgz and .tzst become .tar.
+      curl -s https://example.org/data.gz | gpuload decompress - -o data
+    """
+    targets = plan(files, output, output_dir, to_stdout=to_stdout, force=force)
+    to_standard = any(target.output == "-" for target in targets)
+    batch = Batch(keep_going=keep_going, as_json=as_json, json_to_stderr=to_standard)
+    for target in targets:
+        with (
+            batch.guard(target.file),
+            open_container(target.file, options, quiet=quiet) as container,
+        ):
+            report = _write(container, target, force=force, quiet=quiet)
+            batch.report(_record(container, target, report))
+    batch.finish()
+
+
+def _write(container: Container, target: Target, *, force: bool, quiet: bool) -> Report:
+    with (
+        open_output(target.output, force=force) as output,
+        decoding_bar(
+            container.name, container.raw_size, container.stored_size, quiet=quiet
+        ) as progress,
+    ):
+        report = container.write_to(output.fd, positional=output.regular, progress=progress)
+        output.commit()
+    return report
+
+
+def _record(container: Container, target: Target, report: Report) -> dict[str, Any]:
+    return {
+        "file": container.name,
+        "ok": True,
+        "output": target.output,
+        "format": container.format,
+        **dataclasses.asdict(report),
+        "warnings": container.warnings,
+    }

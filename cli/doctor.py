@@ -1,0 +1,149 @@
+"""``gpuload doctor``: what this machine has, and what to install to get more."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import platform
+import sys
+from typing import Any
+
+import click
+
+from .messages import json_line
+from .options import examples
+
+__all__ = ["command"]
+
+#: Libraries of the CUDA stack by the names of the packages that may bring them.
+_NVRTC = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
+_NVCOMP = ("nvidia-libnvcomp-cu13", "nvidia-libnvcomp-cu12")
+#: Optional packages, the extra that brings each, and what it is for.
+_EXTRAS = (
+    ("fsspec", "remote", "reading URLs"),
+    ("rapidgzip", "gzip", "one-member gzip files on several threads"),
+    ("zarr", "zarr", "Zarr arrays"),
+    ("h5py", "hdf5", "HDF5 files"),
+    ("torch", "torch", "PyTorch tensors"),
+    ("dask", "dask", "Dask arrays"),
+)
+
+
+@click.command(
+    epilog=examples(
+        "gpuload doctor",
+        "gpuload doctor --json",
+    )
+)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def command(*, as_json: bool) -> None:
+    """Show the codecs, libraries and GPU software at hand, and how to get more.
+
+    Nothing is required: what is missing is listed with the command that installs it.
+    """
+    report = _report()
+    if as_json:
+        click.echo(json_line(report))
+    else:
+        _print(report)
+
+
+def _report() -> dict[str, Any]:
+    import gpuload
+    from gpuload.options import available_cpus
+
+    return {
+        "gpuload": gpuload.__version__,
+        "python": f"{platform.python_implementation()} {platform.python_version()}",
+        "executable": sys.executable,
+        "platform": platform.platform(),
+        "threads": available_cpus(),
+        "codecs": _codecs(),
+        "gpu": _gpu(),
+        "extras": [_extra(*row) for row in _EXTRAS],
+    }
+
+
+def _codecs() -> list[dict[str, Any]]:
+    from gpuload.codecs import libraries
+
+    names = ("codec", "library", "version", "purpose")
+    return [dict(zip(names, row, strict=True)) for row in libraries()]
+
+
+def _gpu() -> list[dict[str, Any]]:
+    driver = _driver_version()
+    return [
+        _part("CUDA driver", driver, "an NVIDIA driver: https://www.nvidia.com/drivers"),
+        _part("cuda-bindings", _version("cuda-bindings"), "pip install cuda-bindings"),
+        _part("cuda-core", _version("cuda-core"), "pip install cuda-core"),
+        _part("NVRTC", _version(*_NVRTC) or _loads("nvrtc", "13", "12"), _pip("cuda")),
+        _part("nvCOMP", _version(*_NVCOMP) or _loads("nvcomp", "5"), _pip("nvcomp")),
+    ]
+
+
+def _extra(package: str, extra: str, purpose: str) -> dict[str, Any]:
+    return {**_part(package, _version(package), _pip(extra)), "purpose": purpose}
+
+
+def _part(name: str, version: str | None, install: str) -> dict[str, Any]:
+    return {"name": name, "version": version, "install": None if version else install}
+
+
+def _pip(extra: str) -> str:
+    return f"pip install 'gpuload[{extra}]'"
+
+
+def _version(*packages: str) -> str | None:
+    for package in packages:
+        try:
+            return importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return None
+
+
+def _driver_version() -> str | None:
+    """Return the CUDA version that the driver supports; None without a driver."""
+    library = _library("nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1")
+    if library is None:
+        return None
+    version = ctypes.c_int()
+    # cuDriverGetVersion may be called without cuInit, and touches no device.
+    if not hasattr(library, "cuDriverGetVersion") or library.cuDriverGetVersion(
+        ctypes.byref(version)
+    ):
+        return "of unknown version"
+    return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
+
+
+def _loads(name: str, *versions: str) -> str | None:
+    """Return the first major version of a library that the dynamic loader finds."""
+    found = (version for version in versions if _library(f"lib{name}.so.{version}"))
+    return next(found, None)
+
+
+def _library(name: str) -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL(name)
+    except OSError:
+        return None
+
+
+def _print(report: dict[str, Any]) -> None:
+    click.echo(f"gpuload {report['gpuload']}")
+    for label in ("python", "platform", "threads"):
+        click.echo(f"  {label:<14} {report[label]}")
+    click.echo("codecs")
+    for row in report["codecs"]:
+        library = f"{row['library']} {row['version'] or 'not installed'}"
+        click.echo(f"  {row['codec']:<14} {library:<24} {row['purpose']}")
+    for section in ("gpu", "extras"):
+        click.echo(section)
+        for part in report[section]:
+            click.echo(f"  {part['name']:<14} {_state(part)}")
+
+
+def _state(part: dict[str, Any]) -> str:
+    state = part["version"] or f"not found; {part['install']}"
+    return f"{state} ({part['purpose']})" if "purpose" in part else str(state)

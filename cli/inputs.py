@@ -1,0 +1,153 @@
+"""Opening what stands on the command line, and carrying on after a file that failed."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+from gpuload.errors import DecompressError
+
+from .messages import FAILURES, complain, describe, json_line, warn
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuload.loader import Container
+    from gpuload.sources import Source
+
+__all__ = ["STDIN_NAME", "Batch", "open_container", "open_input"]
+
+STDIN_NAME = "<stdin>"
+
+
+@contextlib.contextmanager
+def open_container(file: str, options: dict[str, Any], *, quiet: bool) -> Iterator[Container]:
+    """Open a file, a URL or ``-``, and print its warnings at the end.
+
+    Parameters
+    ----------
+    file : str
+        As it stands on the command line.
+    options : dict
+        Fields of `gpuload.options.Options`; None stands for the default.
+    quiet : bool
+        Whether warnings are kept back.
+    """
+    import gpuload
+
+    given = {name: value for name, value in options.items() if value is not None}
+    with _library_errors(file):
+        container = gpuload.open(open_input(file), **given)
+    with container:
+        try:
+            yield container
+        finally:
+            if not quiet:
+                warn(container.warnings)
+
+
+def open_input(file: str) -> Source | str | os.PathLike[str]:
+    """Return what the library reads for a name on the command line."""
+    if file == "-":
+        return _standard_input()
+    # To the library "://" makes a URL; a file that exists under such a name is a file.
+    if "://" in file and os.path.lexists(file):
+        return Path(file)
+    return file
+
+
+def _standard_input() -> Source:
+    from gpuload.sources import LocalFile, spool
+
+    if sys.stdin is None:
+        raise OSError(9, "standard input is closed", STDIN_NAME)
+    if sys.stdin.isatty():
+        raise click.UsageError("standard input is a terminal; name a file or redirect one")
+    if _is_unread_file(sys.stdin):
+        # A redirected file need not be copied: this is a second, independent way to open it.
+        with contextlib.suppress(OSError):
+            return LocalFile("/dev/stdin", STDIN_NAME)
+    return spool(sys.stdin.buffer, STDIN_NAME)
+
+
+def _is_unread_file(stream: TextIO) -> bool:
+    try:
+        fd = stream.fileno()
+        return stat.S_ISREG(os.fstat(fd).st_mode) and os.lseek(fd, 0, os.SEEK_CUR) == 0
+    except OSError:
+        return False
+
+
+@contextlib.contextmanager
+def _library_errors(file: str) -> Iterator[None]:
+    try:
+        yield
+    except FAILURES:
+        raise
+    except (ImportError, TypeError, ValueError) as error:
+        # What fsspec raises for URLs of unknown protocols and for uninstalled file systems.
+        if "://" not in file:
+            raise
+        raise OSError(f"{file}: {error}") from error
+
+
+def _failure_record(name: str, error: BaseException, lines: list[str]) -> dict[str, Any]:
+    record = {"file": name, "ok": False, "error": "\n".join(lines)}
+    if isinstance(error, DecompressError):
+        return {**record, "failures": [dataclasses.asdict(failure) for failure in error.failures]}
+    return record
+
+
+class Batch:
+    """The files of one command: reports failures and remembers that there were some.
+
+    Parameters
+    ----------
+    keep_going : bool
+        Whether the files after a failed one are still taken.
+    as_json : bool
+        Whether a failed file also gets a JSON object.
+    json_to_stderr : bool
+        Whether that object goes to standard error.
+    """
+
+    def __init__(
+        self, *, keep_going: bool = True, as_json: bool = False, json_to_stderr: bool = False
+    ) -> None:
+        self.keep_going = keep_going
+        self.as_json = as_json
+        self.json_to_stderr = json_to_stderr
+        self.failed = False
+
+    @contextlib.contextmanager
+    def guard(self, file: str) -> Iterator[None]:
+        """Turn an error about one file into messages."""
+        name = STDIN_NAME if file == "-" else file
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except FAILURES as error:
+            lines = describe(error, name)
+            self.report(_failure_record(name, error, lines))
+            complain(lines)
+            self.failed = True
+            if not self.keep_going:
+                self.finish()
+
+    def report(self, record: dict[str, Any]) -> None:
+        """Print a record, if JSON was asked for."""
+        if self.as_json:
+            click.echo(json_line(record), err=self.json_to_stderr)
+
+    def finish(self) -> None:
+        """End the command with status 1 if any file failed."""
+        if self.failed:
+            raise click.exceptions.Exit(1)

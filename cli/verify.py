@@ -1,0 +1,79 @@
+"""``gpuload verify``: decode and check, write nothing, list every bad chunk."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .inputs import Batch, open_container
+from .messages import counts, human_size, plural, printable
+from .options import examples, files_argument, json_option, loading_options, quiet_option
+from .progress import decoding_bar
+
+if TYPE_CHECKING:
+    from gpuload.loader import Container, Report
+
+__all__ = ["command"]
+
+
+@click.command(
+    epilog=examples(
+        "gpuload verify data.lz4",
+        "gpuload verify --json *.gz",
+        "gpuload verify - < data.zst",
+    )
+)
+@files_argument
+@loading_options
+@json_option
+@quiet_option
+def command(files: tuple[str, ...], *, as_json: bool, quiet: bool, **options: Any) -> None:
+    """Decode files and check them, writing nothing.
+
+    Every bad chunk is listed with its number, its byte offset, what was found and what was
+    expected. All files are checked, also after a bad one; the exit status is 1 if any was bad.
+    """
+    batch = Batch(as_json=as_json)
+    for file in files:
+        with batch.guard(file), open_container(file, options, quiet=quiet) as container:
+            report = _verify(container, quiet=quiet)
+            batch.failed |= bool(report.failures)
+            batch.report(_record(container, report))
+            if not as_json:
+                _print(container, report, quiet=quiet)
+    batch.finish()
+
+
+def _verify(container: Container, *, quiet: bool) -> Report:
+    with decoding_bar(
+        container.name, container.raw_size, container.stored_size, quiet=quiet
+    ) as progress:
+        return container.verify(progress=progress)
+
+
+def _record(container: Container, report: Report) -> dict[str, Any]:
+    return {
+        "file": container.name,
+        "ok": not report.failures,
+        "format": container.format,
+        **dataclasses.asdict(report),
+        "warnings": container.warnings,
+    }
+
+
+def _print(container: Container, report: Report, *, quiet: bool) -> None:
+    name = printable(container.name)
+    for failure in report.failures:
+        click.echo(printable(str(failure)))
+    if report.failures:
+        click.echo(f"{name}: BAD, {len(report.failures)} of {plural(report.chunks, 'chunk')}")
+    elif not quiet:
+        size = f"{plural(report.chunks, 'chunk')}, {human_size(report.raw_size)}"
+        click.echo(f"{name}: ok, {size}, {_checks(report)}")
+
+
+def _checks(report: Report) -> str:
+    verified = counts(report.verified)
+    return f"checksums verified: {verified}" if verified else "the file has no checksums"

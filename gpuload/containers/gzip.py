@@ -1,0 +1,227 @@
+"""Reader of gzip files (RFC 1952) and of BGZF (SAM specification, section 4.1).
+
+A BGZF file is a gzip file whose members, called blocks, say how long they are, so that each becomes
+a row. Where a plain gzip member ends only decoding finds: such a file is one row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuload.chunks import Checksum, ChunkTable, Codec, make_table, place
+from gpuload.codecs.gzip_header import MAGIC, TRAILER_SIZE, MemberHeader, read_member_header
+from gpuload.containers.base import Index
+
+if TYPE_CHECKING:
+    from gpuload.errors import FormatError
+    from gpuload.options import Options
+    from gpuload.sources import Source
+
+__all__ = ["is_magic", "read"]
+
+#: Most decoded bytes per byte of DEFLATE: a match yields 258 bytes at most and takes two bits at
+#: least, one for its length code and one for its distance code (RFC 1951, section 3.2.5).
+_EXPANSION = 258 * 8 // 2
+#: Fewest bytes of a DEFLATE stream: 3 bits of block header and a 7-bit end-of-block code.
+_DEFLATE_MINIMUM = 2
+#: Most decoded bytes of a BGZF block.
+_BLOCK_LIMIT = 1 << 16
+#: Header of a block with BC alone: MTIME, XFL and OS stand at [4:10], BSIZE at [16:18].
+_COMMON_SIZE = 18
+_COMMON_START = b"\x1f\x8b\x08\x04"
+_COMMON_EXTRA = b"\x06\x00BC\x02\x00"
+#: Ends a BGZF file that was written completely.
+_EOF_BLOCK = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
+#: Bytes looked at a time for the end of zero padding.
+_PADDING_PIECE = 1 << 20
+_SERIAL = "one serial DEFLATE stream: where members end is only found by decoding"
+
+
+def is_magic(first: bytes) -> bool:
+    """Return whether a file with these first bytes is gzip."""
+    return first[:2] == MAGIC
+
+
+def read(source: Source, options: Options) -> Index:
+    """Read the index of a gzip or BGZF file.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+    options : Options
+        `strict` matters here.
+
+    Returns
+    -------
+    Index
+        BGZF: one DEFLATE row per block, with its size and CRC-32. Plain gzip: one GZIP row with
+        the whole file, whose `raw_size` is the most that it can decode to.
+
+    Raises
+    ------
+    FormatError
+        If a header is broken or cut short, or a BGZF block contradicts itself.
+    UnsupportedCodecError
+        If a header names a compression method other than DEFLATE.
+    """
+    header = read_member_header(source.peek, 0, source.name)
+    if header.bgzf_block_size is None:
+        chunks = _serial_row(source, 0)
+        details = _describe(header)
+        return Index("gzip", source, chunks, serial=_SERIAL, strict=options.strict, details=details)
+    return _read_bgzf(source, options, header)
+
+
+def _describe(header: MemberHeader) -> dict[str, Any]:
+    return {
+        "name": header.name,
+        "comment": header.comment,
+        "mtime": header.mtime,
+        "os": header.os,
+        "subfields": [identifier.decode("latin-1") for identifier, _ in header.subfields],
+    }
+
+
+def _serial_row(source: Source, offset: int) -> ChunkTable:
+    # ISIZE is no help: it is modulo 2^32, and of the last member alone (section 2.3.1).
+    size = source.size - offset
+    return make_table([offset], stored_size=size, raw_size=size * _EXPANSION, codec=Codec.GZIP)
+
+
+@dataclass
+class _Blocks:
+    """BGZF blocks that follow one another, as the walk finds them."""
+
+    starts: list[int] = field(default_factory=list)
+    trailers: list[bytes] = field(default_factory=list)
+    #: Header sizes of the rows whose header is not the common one.
+    header_sizes: dict[int, int] = field(default_factory=dict)
+    end: int = 0
+
+
+def _read_bgzf(source: Source, options: Options, header: MemberHeader) -> Index:
+    blocks = _walk(source)
+    details = _describe(header) | {"blocks": len(blocks.starts)}
+    index = Index(
+        "bgzf", source, _block_rows(source, blocks), strict=options.strict, details=details
+    )
+    last = source.peek(blocks.starts[-1], len(_EOF_BLOCK))
+    details["eof_block"] = last == _EOF_BLOCK
+    if is_magic(source.peek(blocks.end, 2)):
+        _append_plain_members(index, blocks.end)
+    else:
+        _check_end(index, blocks.end)
+    return index
+
+
+def _walk(source: Source) -> _Blocks:
+    blocks = _Blocks()
+    starts, trailers, peek = blocks.starts, blocks.trailers, source.peek
+    start, head = 0, peek(0, _COMMON_SIZE)
+    while True:
+        header_size = _COMMON_SIZE
+        if head[:4] == _COMMON_START and head[10:16] == _COMMON_EXTRA and len(head) == header_size:
+            size = 1 + head[16] + (head[17] << 8)
+        else:
+            header_size, size = _uncommon_header(source, start, head)
+            if not size:
+                break
+            blocks.header_sizes[len(starts)] = header_size
+        if size < header_size + _DEFLATE_MINIMUM + TRAILER_SIZE:
+            raise _too_small(source, start, size, header_size)
+        end = start + size
+        # The trailer of a block and the header of the next stand together.
+        joint = peek(end - TRAILER_SIZE, TRAILER_SIZE + _COMMON_SIZE)
+        if len(joint) < TRAILER_SIZE:
+            raise _cut(source, start, size, end - TRAILER_SIZE + len(joint))
+        starts.append(start)
+        trailers.append(joint[:TRAILER_SIZE])
+        start, head = end, joint[TRAILER_SIZE:]
+    blocks.end = start
+    return blocks
+
+
+def _uncommon_header(source: Source, offset: int, head: bytes) -> tuple[int, int]:
+    """Return the sizes of the header and of the block at `offset`; a size of 0 is no block."""
+    if not is_magic(head):
+        return 0, 0
+    header = read_member_header(source.peek, offset, source.name)
+    return header.size, header.bgzf_block_size or 0
+
+
+def _too_small(source: Source, start: int, size: int, header_size: int) -> FormatError:
+    framing = header_size + TRAILER_SIZE
+    return source.broken(
+        start,
+        f"BSIZE gives this BGZF block {size} bytes; its header and trailer alone take {framing} "
+        f"and DEFLATE data at least {_DEFLATE_MINIMUM}",
+    )
+
+
+def _cut(source: Source, start: int, size: int, end: int) -> FormatError:
+    return source.broken(
+        min(end, source.size),
+        f"the file ends inside the BGZF block at byte {start}, which takes {size} bytes (BSIZE)",
+    )
+
+
+def _block_rows(source: Source, blocks: _Blocks) -> ChunkTable:
+    start = np.array(blocks.starts, np.uint64)
+    end = np.append(start[1:], np.uint64(blocks.end))
+    header_size = np.full(start.size, _COMMON_SIZE, np.uint64)
+    header_size[list(blocks.header_sizes)] = list(blocks.header_sizes.values())
+    checksum, raw_size = np.frombuffer(b"".join(blocks.trailers), "<u4").reshape(-1, 2).T
+    offset = start + header_size
+    chunks = make_table(
+        offset,
+        stored_size=end - np.uint64(TRAILER_SIZE) - offset,
+        raw_size=raw_size,
+        checksum=checksum,
+        checksum_kind=Checksum.CRC32,
+        codec=Codec.DEFLATE,
+        exact=True,
+    )
+    _check_raw_sizes(source, chunks)
+    return chunks
+
+
+def _check_raw_sizes(source: Source, chunks: ChunkTable) -> None:
+    most = np.minimum(chunks["stored_size"] * np.uint64(_EXPANSION), np.uint64(_BLOCK_LIMIT))
+    excessive = np.flatnonzero(chunks["raw_size"] > most)
+    if excessive.size:
+        row = chunks[excessive[0]]
+        raise source.broken(
+            int(row["offset"] + row["stored_size"]) + 4,
+            f"ISIZE is {row['raw_size']}, but {row['stored_size']} bytes of DEFLATE in a BGZF "
+            f"block hold at most {most[excessive[0]]}",
+        )
+
+
+def _append_plain_members(index: Index, offset: int) -> None:
+    # The walk stopped at a member without BC: gunzip decodes on, and so does the streaming decoder.
+    index.chunks = np.concatenate([index.chunks, _serial_row(index.source, offset)])
+    place(index.chunks)
+    index.serial = f"from byte {offset} on {_SERIAL}"
+
+
+def _check_end(index: Index, offset: int) -> None:
+    if not index.details["eof_block"]:
+        index.warn("the end-of-file block of BGZF is missing; the file may be cut short", offset)
+    garbage = _skip_zeros(index.source, offset)
+    if garbage < index.source.size:
+        rest = index.source.size - garbage
+        index.warn(f"{rest} bytes after the last BGZF block are no gzip member; ignored", garbage)
+
+
+def _skip_zeros(source: Source, offset: int) -> int:
+    """Return the offset of the first byte from `offset` on that is not zero, or the end."""
+    while piece := source.peek(offset, _PADDING_PIECE):
+        rest = piece.lstrip(b"\0")
+        if rest:
+            return offset + len(piece) - len(rest)
+        offset += len(piece)
+    return offset

@@ -1,0 +1,367 @@
+"""LZ4 files: standard, legacy and skippable frames that follow one another in any order.
+
+A standard frame is a magic number, a descriptor, blocks and an end mark; a block is a size word, a
+payload and perhaps a checksum (LZ4 frame format, "General Structure of LZ4 Frame format"). The size
+words are the only list of the blocks, so the walk visits each block once, between the payloads.
+"""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import xxhash
+
+from gpuload.chunks import UNKNOWN, Checksum, Codec, make_spans, make_table
+from gpuload.containers import skippable
+from gpuload.containers.base import Index
+from gpuload.errors import UnsupportedCodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import numpy.typing as npt
+
+    from gpuload.chunks import ChunkTable
+    from gpuload.errors import FormatError
+    from gpuload.options import Options
+    from gpuload.sources import Source
+
+__all__ = ["LEGACY_MAGIC", "MAGIC", "is_magic", "read"]
+
+MAGIC = b"\x04\x22\x4d\x18"
+LEGACY_MAGIC = b"\x02\x21\x4c\x18"
+
+# Bits of FLG, the first byte of a descriptor; its top two are the version. BD is the second byte.
+_INDEPENDENT = 0x20
+_BLOCK_CHECKSUM = 0x10
+_CONTENT_SIZE = 0x08
+_CONTENT_CHECKSUM = 0x04
+_DICTIONARY_ID = 0x01
+_FLG_RESERVED = 0x02
+_BD_RESERVED = 0x8F
+#: Bytes of a descriptor that has every field, with its checksum.
+_DESCRIPTOR_SIZE = 15
+
+#: Top bit of a size word: the payload is not compressed.
+_RAW_SHIFT = 31
+_SIZE_MASK = (1 << _RAW_SHIFT) - 1
+_LEGACY_MAXIMUM = 8 << 20
+#: Bytes that a block of the legacy maximum may grow to where it does not compress.
+_LEGACY_STORED_MAXIMUM = _LEGACY_MAXIMUM + _LEGACY_MAXIMUM // 255 + 16
+#: No byte of a block adds more to a length than this (LZ4 block format, "Compressed block format").
+_EXPANSION = 255
+#: Sizes from here on are no sizes of files; the largest one also means "unknown" in a span.
+_SIZE_LIMIT = 1 << 63
+_SHOWN = 16
+
+
+@dataclass(frozen=True, slots=True)
+class _Frame:
+    """What the header of a frame says; `body` is the offset of its first size word."""
+
+    start: int
+    body: int
+    maximum: int = _LEGACY_MAXIMUM
+    independent: bool = True
+    block_checksum: bool = False
+    content_checksum: bool = False
+    content_size: int | None = None
+    dictionary_id: int | None = None
+    legacy: bool = False
+
+
+def is_magic(first: bytes) -> bool:
+    """Return whether a frame with these first bytes is a standard or a legacy LZ4 frame."""
+    return first[:4] in (MAGIC, LEGACY_MAGIC)
+
+
+def read(source: Source, options: Options) -> Index:
+    """Read the index of an LZ4 file, one row per block.
+
+    Parameters
+    ----------
+    source : Source
+        Frames from the first byte to the last.
+    options : Options
+        `dictionary` must be given for frames that name one.
+
+    Returns
+    -------
+    Index
+        No format field states what a compressed block decodes to: its `raw_size` is a bound. Every
+        frame with a content size or a content checksum has a span, also one without blocks.
+
+    Raises
+    ------
+    FormatError
+        If a header is damaged, a block is larger than its frame allows, the file is cut short, or
+        bytes after a frame start no other.
+    UnsupportedCodecError
+        If a frame is of another version, or needs a dictionary that was not given.
+    """
+    walk = _Walk(source, options)
+    walk.run()
+    return Index(
+        format="lz4",
+        source=source,
+        chunks=walk.table(),
+        spans=make_spans(walk.spans),
+        serial=_serial(walk.frames),
+        strict=options.strict,
+        details={**_details(walk.frames), "skippable_frames": walk.skippable_frames},
+    )
+
+
+class _Walk:
+    """The walk over a file, and the columns that it fills."""
+
+    def __init__(self, source: Source, options: Options) -> None:
+        self.source = source
+        self.options = options
+        # Arrays and not lists: a file can consist of blocks of four bytes.
+        self.offsets = array("Q")
+        self.words = array("Q")
+        self.checksums = array("Q")
+        self.frames: list[_Frame] = []
+        self.counts: list[int] = []
+        self.spans: list[tuple[int, int, int, int, int, int]] = []
+        self.skippable_frames = 0
+
+    def run(self) -> None:
+        """Visit every frame of the file."""
+        position = self._visit(0)
+        while position < self.source.size:
+            position = self._visit(position)
+
+    def _visit(self, start: int) -> int:
+        magic = self.source.peek(start, 4)
+        if skippable.is_magic(magic):
+            self.skippable_frames += 1
+            return start + skippable.HEADER_SIZE + skippable.content_size(self.source, start)
+        first = len(self.offsets)
+        if magic == MAGIC:
+            frame = _read_header(self.source, start, self.options)
+            end = self._add_span(frame, first, self._walk_blocks(frame))
+        elif magic == LEGACY_MAGIC:
+            frame = _Frame(start, start + 4, legacy=True)
+            end = self._walk_legacy_blocks(frame)
+        else:
+            raise _no_frame(self.source, start)
+        self.frames.append(frame)
+        self.counts.append(len(self.offsets) - first)
+        return end
+
+    def _walk_blocks(self, frame: _Frame) -> int:
+        """Note the blocks of a standard frame; return the offset behind its end mark."""
+        source = self.source
+        peek, from_bytes, limit = source.peek, int.from_bytes, frame.maximum
+        # What stands between two payloads: the checksum of the first, the size word of the second.
+        shift, checksum_mask = (32, 0xFFFFFFFF) if frame.block_checksum else (0, 0)
+        between = 8 if frame.block_checksum else 4
+        position = frame.body + 4
+        word = from_bytes(_peek_exact(source, frame.body, 4), "little")
+        while word:
+            size = word & _SIZE_MASK
+            if size > limit:
+                message = f"a block of {size} stored bytes, in a frame of blocks up to {limit}"
+                raise source.broken(position - 4, message)
+            self.offsets.append(position)
+            self.words.append(word)
+            position += size
+            gap = peek(position, between)
+            if len(gap) != between:
+                raise _cut_short(source, position, len(gap), between)
+            value = from_bytes(gap, "little")
+            self.checksums.append(value & checksum_mask)
+            word = value >> shift
+            position += between
+        return position
+
+    def _walk_legacy_blocks(self, frame: _Frame) -> int:
+        """Note the blocks of a legacy frame; return its end: that of the file, or a known magic."""
+        source, position = self.source, frame.body
+        while (word := source.peek(position, 4)) and not _starts_frame(word):
+            if len(word) != 4:
+                raise _cut_short(source, position, len(word), 4)
+            size = int.from_bytes(word, "little")
+            if not 0 < size <= _LEGACY_STORED_MAXIMUM:
+                raise _no_legacy_block(source, position, size)
+            self.offsets.append(position + 4)
+            self.words.append(size)
+            self.checksums.append(0)
+            position += 4 + size
+            if position > source.size:
+                raise _cut_short(source, position, 0, 0)
+        return position
+
+    def _add_span(self, frame: _Frame, first: int, end: int) -> int:
+        """Note the content size, and the checksum at `end`; return the offset behind it."""
+        size = UNKNOWN if frame.content_size is None else frame.content_size
+        count = len(self.offsets) - first
+        if frame.content_checksum:
+            value = int.from_bytes(_peek_exact(self.source, end, 4), "little")
+            self.spans.append((first, count, size, end, value, Checksum.XXH32))
+            return end + 4
+        if frame.content_size is not None:
+            self.spans.append((first, count, size, frame.start + 6, 0, Checksum.NONE))
+        return end
+
+    def table(self) -> ChunkTable:
+        """Return the chunk table of the blocks that were visited."""
+        words = np.array(self.words, np.uint64)
+        raw = (words >> np.uint64(_RAW_SHIFT)).astype(np.bool_)
+        stored = words & np.uint64(_SIZE_MASK)
+        bound = np.minimum(self._spread("maximum", np.uint64), stored * np.uint64(_EXPANSION))
+        summed = self._spread("block_checksum", np.bool_)
+        return make_table(
+            self.offsets,
+            stored_size=stored,
+            raw_size=np.where(raw, stored, bound),
+            codec=np.where(raw, Codec.RAW, Codec.LZ4),
+            exact=raw,
+            checksum=self.checksums,
+            checksum_kind=np.where(summed, Checksum.XXH32_STORED, Checksum.NONE),
+            chained=self._chained(),
+            # A frame need not name the dictionary that it was made with.
+            dictionary=~raw & (self.options.dictionary is not None),
+        )
+
+    def _chained(self) -> npt.NDArray[np.bool_]:
+        """Return which rows have a row of the same linked frame before them."""
+        counts = np.array(self.counts, np.intp)
+        chained = ~self._spread("independent", np.bool_)
+        chained[(np.cumsum(counts) - counts)[counts > 0]] = False
+        return chained
+
+    def _spread(self, name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
+        """Return an attribute of the frames, once for each of their rows."""
+        values = np.array([getattr(frame, name) for frame in self.frames], dtype)
+        return np.repeat(values, np.array(self.counts, np.intp))
+
+
+def _read_header(source: Source, start: int, options: Options) -> _Frame:
+    """Read the descriptor of a standard frame (LZ4 frame format, "Frame Descriptor")."""
+    place = start + 4
+    descriptor = source.peek(place, _DESCRIPTOR_SIZE)
+    flags = descriptor[0] if descriptor else 0
+    end = 2 + 8 * bool(flags & _CONTENT_SIZE) + 4 * bool(flags & _DICTIONARY_ID)
+    if len(descriptor) <= end:
+        raise _cut_short(source, place, len(descriptor), end + 1)
+    _check_descriptor(source, place, descriptor[: end + 1])
+    frame = _Frame(
+        start=start,
+        body=place + end + 1,
+        maximum=1 << 8 + 2 * (descriptor[1] >> 4),
+        independent=bool(flags & _INDEPENDENT),
+        block_checksum=bool(flags & _BLOCK_CHECKSUM),
+        content_checksum=bool(flags & _CONTENT_CHECKSUM),
+        content_size=_field(descriptor[2:10]) if flags & _CONTENT_SIZE else None,
+        dictionary_id=_field(descriptor[end - 4 : end]) if flags & _DICTIONARY_ID else None,
+    )
+    _check_frame(source, frame, options)
+    return frame
+
+
+def _check_descriptor(source: Source, place: int, descriptor: bytes) -> None:
+    flags, limits = descriptor[:2]
+    if flags >> 6 != 1:
+        raise UnsupportedCodecError(
+            f"LZ4 frame of version {flags >> 6} (FLG byte 0x{flags:02x}); only version 1 is known",
+            source=source.name,
+            offset=place,
+        )
+    found, expected = descriptor[-1], xxhash.xxh32_intdigest(descriptor[:-1]) >> 8 & 0xFF
+    if found != expected:
+        message = f"the frame header's checksum is 0x{found:02x}, its bytes give 0x{expected:02x}"
+        raise source.broken(place + len(descriptor) - 1, message)
+    if flags & _FLG_RESERVED or limits & _BD_RESERVED:
+        message = f"reserved bits are set (FLG 0x{flags:02x}, BD 0x{limits:02x}); they must be 0"
+        raise source.broken(place, message)
+    if limits >> 4 < 4:
+        message = f"block maximum code {limits >> 4}; expected 4 to 7 (64 KiB to 4 MiB)"
+        raise source.broken(place + 1, message)
+
+
+def _check_frame(source: Source, frame: _Frame, options: Options) -> None:
+    if frame.dictionary_id is not None and options.dictionary is None:
+        raise UnsupportedCodecError(
+            f"the frame needs the dictionary with ID {frame.dictionary_id} "
+            f"(0x{frame.dictionary_id:08x}); give it with the option dictionary (--dictionary)",
+            source=source.name,
+            offset=frame.start,
+        )
+    if frame.content_size is not None and frame.content_size >= _SIZE_LIMIT:
+        message = f"a content size of {frame.content_size} bytes, which no file can have"
+        raise source.broken(frame.start + 6, message)
+
+
+def _details(frames: list[_Frame]) -> dict[str, Any]:
+    """Return what ``inspect`` says; the booleans of blocks and content hold for every frame."""
+    sizes = [frame.content_size for frame in frames if frame.content_size is not None]
+    return {
+        "frames": len(frames),
+        "block_maximum": _one_or_all(frame.maximum for frame in frames),
+        "block_independence": all(frame.independent for frame in frames),
+        "block_checksum": bool(frames) and all(frame.block_checksum for frame in frames),
+        "content_checksum": bool(frames) and all(frame.content_checksum for frame in frames),
+        "content_size": sum(sizes) if len(sizes) == len(frames) else None,
+        "legacy": any(frame.legacy for frame in frames),
+        "dictionary_id": _one_or_all(
+            frame.dictionary_id for frame in frames if frame.dictionary_id is not None
+        ),
+    }
+
+
+def _one_or_all(values: Iterable[int]) -> int | list[int] | None:
+    """Return the only distinct value, else a list of them; None without any."""
+    distinct = sorted(set(values))
+    if len(distinct) > 1:
+        return distinct
+    return distinct[0] if distinct else None
+
+
+def _serial(frames: list[_Frame]) -> str:
+    linked = [frame.start for frame in frames if not frame.independent]
+    if not linked:
+        return ""
+    return f"linked blocks (frame at byte {linked[0]}): each block copies from the one before"
+
+
+def _starts_frame(first: bytes) -> bool:
+    return is_magic(first) or skippable.is_magic(first)
+
+
+def _field(data: bytes) -> int:
+    return int.from_bytes(data, "little")
+
+
+def _peek_exact(source: Source, offset: int, size: int) -> bytes:
+    data = source.peek(offset, size)
+    if len(data) != size:
+        raise _cut_short(source, offset, len(data), size)
+    return data
+
+
+def _cut_short(source: Source, offset: int, got: int, wanted: int) -> FormatError:
+    """Return the error for `got` of `wanted` bytes at an offset, which may lie past the end."""
+    end = min(offset + got, source.size)
+    return source.truncated(end, offset + wanted - end)
+
+
+def _no_frame(source: Source, offset: int) -> FormatError:
+    found = source.peek(offset, _SHOWN)
+    if not found:
+        return source.truncated(offset, 4)
+    what = "bytes after the last frame that start no frame" if offset else "no LZ4 frame"
+    return source.broken(offset, f"{what}: {found.hex(' ')}; expected {MAGIC.hex(' ')}")
+
+
+def _no_legacy_block(source: Source, offset: int, size: int) -> FormatError:
+    return source.broken(
+        offset,
+        f"0x{size:08x} is neither the size of a legacy block (1 to {_LEGACY_STORED_MAXIMUM} bytes) "
+        "nor the magic number of a next frame",
+    )

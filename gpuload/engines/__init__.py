@@ -1,0 +1,1 @@
+"""Engines: who decodes a batch. One contract (`base`), one module an engine."""

@@ -1,0 +1,130 @@
+"""The contract of every engine: a batch of table rows in, a status a row out.
+
+Submitting and waiting are two calls, so that a device can work while the next batch is staged. All
+engines decode the same rows to the same bytes and refuse the same ones; ``EngineTests`` in the
+tests holds each of them to it.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from gpuload.chunks import ChunkTable
+
+__all__ = ["Batch", "Engine", "Outcome", "Status", "Submission"]
+
+
+class Status(IntEnum):
+    """What became of a row."""
+
+    OK = 0
+    CORRUPT = 1  #: the payload does not decode
+    SIZE = 2  #: it decodes to another size than the file states
+    CHECKSUM = 3  #: it decodes, but a checksum disagrees
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows to decode, with where their bytes are and where they go.
+
+    Parameters
+    ----------
+    rows : ChunkTable
+        n rows, none of them chained.
+    stored : ndarray of uint8
+        Staged bytes.
+    src : ndarray of int64, shape (n,)
+        Where each payload starts in `stored`; a row's prefix stands right before it.
+    out : ndarray of uint8
+        Destination.
+    dst : ndarray of int64, shape (n,)
+        Where each slot starts in `out`; slots are `raw_size` bytes long and do not overlap.
+    """
+
+    rows: ChunkTable
+    stored: npt.NDArray[np.uint8]
+    src: npt.NDArray[np.int64]
+    out: npt.NDArray[np.uint8]
+    dst: npt.NDArray[np.int64]
+
+    def part(self, first: int, last: int) -> Batch:
+        """Return the batch of rows `first` to `last` (exclusive)."""
+        rows = slice(first, last)
+        return Batch(self.rows[rows], self.stored, self.src[rows], self.out, self.dst[rows])
+
+
+@dataclass
+class Outcome:
+    """What became of a batch of n rows.
+
+    Attributes
+    ----------
+    actual : ndarray of int64, shape (n,)
+        Decoded bytes of each row; 0 where it did not decode.
+    status : ndarray of uint8, shape (n,)
+        A `Status` for each row. The slot of a row that is not OK holds nothing of use.
+    reasons : dict of int to str
+        For each row that is not OK, what was found and what was expected.
+    """
+
+    actual: npt.NDArray[np.int64]
+    status: npt.NDArray[np.uint8]
+    reasons: dict[int, str] = field(default_factory=dict)
+
+    @classmethod
+    def empty(cls, count: int) -> Outcome:
+        """Return the outcome of `count` rows before they are decoded."""
+        return cls(np.zeros(count, np.int64), np.zeros(count, np.uint8))
+
+    def fail(self, row: int, status: Status, reason: str) -> None:
+        """Note that a row failed."""
+        self.status[row] = status
+        self.reasons[row] = reason
+
+    @classmethod
+    def joined(cls, parts: list[Outcome]) -> Outcome:
+        """Return the outcome of batches that follow one another."""
+        reasons, first = {}, 0
+        for part in parts:
+            reasons.update({first + row: reason for row, reason in part.reasons.items()})
+            first += part.actual.size
+        actual = np.concatenate([part.actual for part in parts])
+        return cls(actual, np.concatenate([part.status for part in parts]), reasons)
+
+
+class Submission(ABC):
+    """A batch on its way."""
+
+    @abstractmethod
+    def wait(self) -> Outcome:
+        """Block until the batch is done and return what became of it."""
+
+
+class Engine(ABC):
+    """Decodes batches.
+
+    Attributes
+    ----------
+    name : str
+        As `engine=` and ``--engine`` spell it.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def refusals(self, rows: ChunkTable) -> dict[str, npt.NDArray[np.bool_]]:
+        """Return why the engine cannot take rows: for each reason, which rows it holds for."""
+
+    @abstractmethod
+    def submit(self, batch: Batch) -> Submission:
+        """Start to decode a batch of rows that the engine does not refuse."""
+
+    def close(self) -> None:  # noqa: B027 (most engines hold nothing)
+        """Release what the engine holds."""

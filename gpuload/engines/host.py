@@ -1,0 +1,138 @@
+"""The host engine: CPU threads and well-kept libraries, for every codec.
+
+A task is a range of chunks, decoded one after the other straight into their slots; the libraries
+release the GIL, so that tasks run side by side.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import Future, ThreadPoolExecutor
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuload import codecs
+from gpuload.chunks import Checksum, Codec
+from gpuload.codecs.base import CorruptChunkError, check, mismatch
+from gpuload.codecs.zstd import embedded_checksum
+from gpuload.engines.base import Batch, Engine, Outcome, Status, Submission
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gpuload.chunks import ChunkTable
+    from gpuload.codecs.base import Bytes, Decoder
+    from gpuload.options import Options
+
+__all__ = ["HostEngine"]
+
+#: Decoded bytes of a task: enough to hide the cost of starting it, few enough to stay in cache.
+TASK_SIZE = 1 << 20
+
+_BEFORE_DECODING = (Checksum.NONE, Checksum.XXH32_STORED)
+
+
+class HostEngine(Engine):
+    """Decodes on CPU threads.
+
+    Parameters
+    ----------
+    options : Options
+        `threads`, `verify`, `dictionary` and `window_limit` matter here.
+    vouched : bool
+        Whether the caller checks everything that is decoded against checksums (see
+        `gpuload.codecs.decoders`).
+    """
+
+    name = "host"
+
+    def __init__(self, options: Options, *, vouched: bool = False) -> None:
+        self._decoders: dict[int, Decoder] = codecs.decoders(options, vouched=vouched)
+        self._verify = bool(options.verify)
+        self._threads = options.thread_count
+        self._pool: ThreadPoolExecutor | None = None
+
+    def refusals(self, rows: ChunkTable) -> dict[str, npt.NDArray[np.bool_]]:
+        """See `Engine.refusals`."""
+        return {
+            "chained to the chunk before": rows["chained"],
+            "one serial stream": ~np.isin(rows["codec"], list(self._decoders)),
+        }
+
+    def submit(self, batch: Batch) -> Submission:
+        """See `Engine.submit`."""
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(self._threads, "gpuload-host")
+        ends = np.cumsum(batch.rows["raw_size"])
+        bounds = np.flatnonzero(np.diff(ends // TASK_SIZE, prepend=0)) + 1
+        edges = [0, *bounds[bounds < len(batch.rows)].tolist(), len(batch.rows)]
+        parts = [batch.part(a, b) for a, b in pairwise(edges)]
+        return _HostSubmission([self._pool.submit(self.decode, part) for part in parts])
+
+    def decode(self, batch: Batch) -> Outcome:
+        """Decode a batch in the calling thread."""
+        outcome = Outcome.empty(len(batch.rows))
+        for number, (start, end, slot, slot_end, *row) in enumerate(_columns(batch)):
+            stored, out = batch.stored[start:end], batch.out[slot:slot_end]
+            try:
+                outcome.actual[number] = self._decode_row(stored, out, *row)
+            except CorruptChunkError as error:
+                outcome.fail(number, _status(error), error.reason)
+                outcome.actual[number] = error.actual or 0
+        return outcome
+
+    def _decode_row(
+        self, stored: Bytes, slot: Bytes, codec: int, exact: int, kind: int, checksum: int
+    ) -> int:
+        if self._verify and kind == Checksum.XXH32_STORED:
+            check(kind, stored, checksum)
+        size = self._decoders[codec](stored, slot)
+        if exact and size != slot.size:
+            reason = f"it decodes to {size} bytes, the file says {slot.size}"
+            raise CorruptChunkError(reason, actual=size)
+        if self._verify and kind not in _BEFORE_DECODING:
+            _check_decoded(kind, codec, stored, slot[:size], checksum)
+        return size
+
+    def close(self) -> None:
+        """See `Engine.close`."""
+        if self._pool is not None:
+            self._pool.shutdown()
+            self._pool = None
+
+
+class _HostSubmission(Submission):
+    def __init__(self, parts: list[Future[Outcome]]) -> None:
+        self._parts = parts
+
+    def wait(self) -> Outcome:
+        """See `Submission.wait`."""
+        return Outcome.joined([part.result() for part in self._parts])
+
+
+def _columns(batch: Batch) -> Iterator[tuple[int, ...]]:
+    """Yield what decoding takes of each row, as Python integers."""
+    rows = batch.rows
+    start = batch.src - rows["prefix_size"]
+    end = batch.src + rows["stored_size"].astype(np.int64)
+    slot_end = batch.dst + rows["raw_size"].astype(np.int64)
+    columns = [start, end, batch.dst, slot_end]
+    columns += [rows[name] for name in ("codec", "exact", "checksum_kind", "checksum")]
+    return zip(*(column.tolist() for column in columns), strict=True)
+
+
+def _check_decoded(kind: int, codec: int, stored: Bytes, decoded: Bytes, expected: int) -> None:
+    embedded = embedded_checksum(stored) if codec == Codec.ZSTD else None
+    if embedded is None:
+        check(kind, decoded, expected)
+    elif embedded != expected:
+        # The library has compared the frame's own; only a seek table can say something else.
+        raise CorruptChunkError(mismatch(kind, expected, embedded), checksum=True)
+
+
+def _status(error: CorruptChunkError) -> Status:
+    if error.actual is not None:
+        return Status.SIZE
+    return Status.CHECKSUM if error.checksum else Status.CORRUPT

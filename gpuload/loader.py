@@ -1,0 +1,355 @@
+"""Open a file, look into it, load it."""
+
+from __future__ import annotations
+
+import warnings as _warnings
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from gpuload import checksums, pipeline
+from gpuload.arrays import Array
+from gpuload.chunks import Checksum
+from gpuload.containers import read_index
+from gpuload.errors import FormatWarning
+from gpuload.host_memory import allocate, reserve
+from gpuload.options import Options, Verify
+from gpuload.sinks import DescriptorSink, MemorySink, NullSink
+from gpuload.sources import Source, open_source
+
+if TYPE_CHECKING:
+    import os
+
+    import numpy.typing as npt
+    from typing_extensions import Buffer
+
+    from gpuload.chunks import ChunkTable, SpanTable
+    from gpuload.containers.base import Asset
+    from gpuload.pipeline import Progress, Report
+    from gpuload.sinks import Sink
+
+__all__ = ["Container", "Explanation", "load", "open"]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """How an asset would be loaded.
+
+    Attributes
+    ----------
+    asset : str
+        Its name; empty for the only asset of a stream.
+    engine : str
+        Who would decode it.
+    reason : str
+        Why.
+    passed_over : dict of str to str
+        For each engine that was not taken, why not.
+    checksums : str
+        Which checksums there are, and which of them would be checked.
+    """
+
+    asset: str
+    engine: str
+    reason: str
+    checksums: str
+    passed_over: dict[str, str] = field(default_factory=dict)
+
+
+class Container:
+    """An open file: what is in it, and the ways to get it out.
+
+    Use `gpuload.open` to make one; it is a context manager and closes its file.
+
+    Attributes
+    ----------
+    format : str
+        "lz4", "snappy", "gzip", "bgzf" or "zstd".
+    assets : list of Asset
+        What can be loaded.
+    chunks : ChunkTable
+        One row per compressed chunk.
+    spans : SpanTable
+        Sizes and checksums that cover several chunks.
+    details : dict
+        Facts of the format.
+    warnings : list of str
+        Deviations from the format; grows while the file is decoded.
+    """
+
+    def __init__(self, source: Source, options: Options) -> None:
+        self._source = source
+        self._options = options
+        self._index = read_index(source, options)
+        self.format: str = self._index.format
+        self.assets: list[Asset] = self._index.assets
+        self.chunks: ChunkTable = self._index.chunks
+        self.spans: SpanTable = self._index.spans
+        self.details: dict[str, Any] = self._index.details
+        self.warnings: list[str] = self._index.warnings
+
+    @property
+    def name(self) -> str:
+        """The file's name, as messages give it."""
+        return self._source.name
+
+    @property
+    def batchable(self) -> bool:
+        """Whether the chunks are independent of one another."""
+        return self._index.batchable
+
+    @property
+    def serial(self) -> str:
+        """Why they are not; empty if they are."""
+        return self._index.serial
+
+    @property
+    def stored_size(self) -> int:
+        """Bytes of the file."""
+        return self._source.size
+
+    @property
+    def raw_size(self) -> int | None:
+        """Decoded bytes, or None where only decoding finds them."""
+        return self.raw_bound if self._index.exact else None
+
+    @property
+    def raw_bound(self) -> int:
+        """Most bytes that the file can decode to."""
+        return int(self.chunks["raw_size"].sum())
+
+    def explain(self) -> list[Explanation]:
+        """Return, for each asset, which engine would decode it, and why."""
+        threads = self._options.thread_count
+        if self.serial:
+            reason = f"one thread, because the file is one serial stream: {self.serial}"
+        else:
+            reason = f"{self.chunks.size} independent chunks on {threads} threads"
+        return [Explanation(a.name, "host", reason, self._checksums()) for a in self.assets]
+
+    def _checksums(self) -> str:
+        kinds = np.concatenate((self.chunks["checksum_kind"], self.spans["checksum_kind"]))
+        names = [checksums.describe(k) for k in np.unique(kinds) if k != Checksum.NONE]
+        if self.format == "gzip":
+            names = ["CRC-32 and size of each member"]
+        if not names:
+            return "the file has none"
+        return ", ".join(names) + ("" if self._options.verify else " (not checked)")
+
+    def load(self, name: str | None = None, *, out: Buffer | None = None) -> Array:
+        """Decode an asset into memory.
+
+        Parameters
+        ----------
+        name : str, optional
+            The asset; may be left out if there is one only.
+        out : array or writable buffer, optional
+            Contiguous memory of the asset's element type and exact size to decode into.
+
+        Returns
+        -------
+        Array
+            The decoded bytes, in `out` if it was given.
+
+        Raises
+        ------
+        KeyError
+            If there is no such asset.
+        ValueError
+            If `out` has another size or element type, or is not contiguous or writable. Where the
+            file does not state its size, this is only found while decoding, and `out` holds a part.
+        DecompressError, ChecksumError
+            If chunks do not decode to what the file promises.
+        MemoryLimitError
+            If the result would exceed `max_output` or the memory there is.
+        """
+        asset = self._asset(name)
+        if out is not None:
+            data = self._load_into(_as_bytes(out, asset.dtype))
+        elif self.raw_size is None:
+            data = self._load_growing()
+        else:
+            pipeline.check_limit(self._index, self._options, self.raw_size)
+            data = self._load_into(allocate(self.raw_size, self.name))
+        for message in self.warnings:
+            _warnings.warn(message, FormatWarning, stacklevel=2)
+        return Array(data)
+
+    def _load_into(self, memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        if self.raw_size is not None:
+            _check_size(memory.size, self.raw_size, self.name)
+        report = self._run(MemorySink(memory))
+        _check_size(memory.size, report.raw_size, self.name)
+        return memory
+
+    def _load_growing(self) -> npt.NDArray[np.uint8]:
+        limit = self._options.output_limit(self.stored_size)
+        memory = reserve(min(self.raw_bound, limit))
+        if memory is None:
+            memory = allocate(self._run(NullSink()).raw_size, self.name)
+        report = self._run(MemorySink(memory))
+        return memory[: report.raw_size]
+
+    def write_to(
+        self, fd: int, *, positional: bool = False, progress: Progress | None = None
+    ) -> Report:
+        """Decode the file to a descriptor.
+
+        Parameters
+        ----------
+        fd : int
+            Open for writing.
+        positional : bool
+            Whether it is an empty regular file, which several threads may write at once.
+        progress : callable, optional
+            ``progress(decoded bytes, stored bytes)``, called about ten times a second.
+
+        Returns
+        -------
+        gpuload.pipeline.Report
+            What was done.
+
+        Raises
+        ------
+        DecompressError, ChecksumError, MemoryLimitError, OSError
+            As `load` does, and as writing does. What was written until then stays written.
+        """
+        return self._run(DescriptorSink(fd, positional=positional), progress=progress)
+
+    def verify(self, *, progress: Progress | None = None) -> Report:
+        """Decode and check everything, and keep nothing.
+
+        Returns
+        -------
+        gpuload.pipeline.Report
+            `failures` lists every chunk that is broken.
+        """
+        return self._run(NullSink(), collect=True, progress=progress)
+
+    def _asset(self, name: str | None) -> Asset:
+        names = [asset.name for asset in self.assets]
+        if name is None and len(names) == 1:
+            return self.assets[0]
+        if name not in names:
+            raise KeyError(f"{self.name} has no asset {name!r}; it has {names}")
+        return self.assets[names.index(name)]
+
+    def _run(
+        self, sink: Sink, *, collect: bool = False, progress: Progress | None = None
+    ) -> Report:
+        return pipeline.run(self._index, sink, self._options, collect=collect, progress=progress)
+
+    def close(self) -> None:
+        """Close the file; what was loaded stays valid."""
+        self._source.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<gpuload.Container {self.name!r}: {self.format}, {self.chunks.size} chunks>"
+
+
+def open(source: str | os.PathLike[str] | Buffer | Source, **options: Any) -> Container:  # noqa: A001
+    """Open a compressed file and read its index.
+
+    Parameters
+    ----------
+    source : str, os.PathLike or bytes-like
+        A path, an fsspec URL (with ``://`` in it), or the content itself.
+    **options
+        Fields of `gpuload.options.Options`.
+
+    Returns
+    -------
+    Container
+        Close it, or use it in a ``with`` statement.
+
+    Raises
+    ------
+    FormatError
+        If the format is unknown, or the framing is broken.
+    UnsupportedCodecError
+        If it needs a version, a codec or a dictionary that is not at hand.
+    OSError
+        If the file cannot be read.
+    """
+    chosen = Options(**options)
+    opened = source if isinstance(source, Source) else open_source(source)
+    try:
+        return Container(opened, chosen)
+    except BaseException:
+        opened.close()
+        raise
+
+
+def load(
+    source: str | os.PathLike[str] | Buffer | Source,
+    name: str | None = None,
+    *,
+    out: Buffer | None = None,
+    device: str | None = None,
+    engine: str = "auto",
+    verify: Verify = "auto",
+    **options: Any,
+) -> Array:
+    """Load a compressed file (or one asset of it) into memory.
+
+    Parameters
+    ----------
+    source : str, os.PathLike or bytes-like
+        A path, an fsspec URL (with ``://`` in it), or the content itself.
+    name : str, optional
+        The asset; may be left out if there is one only.
+    out : array or writable buffer, optional
+        Contiguous memory of the asset's element type and exact size to decode into.
+    device : str, optional
+        Where to: "cpu", which is also the default.
+    engine : str
+        "auto" or "host".
+    verify : "auto" or bool
+        Which checksums to check; on the host "auto" and True both check all of them.
+    **options
+        Other fields of `gpuload.options.Options`.
+
+    Returns
+    -------
+    Array
+        The decoded bytes.
+
+    Raises
+    ------
+    FormatError, UnsupportedCodecError, OSError
+        As `open` does.
+    DecompressError, ChecksumError, MemoryLimitError, KeyError, ValueError
+        As `Container.load` does.
+
+    Warns
+    -----
+    FormatWarning
+        If the file deviates from its format and decodes all the same.
+    """
+    if device not in (None, "cpu"):
+        raise ValueError(f"device must be None or 'cpu', not {device!r}")
+    with open(source, engine=engine, verify=verify, **options) as container:
+        return container.load(name, out=out)
+
+
+def _as_bytes(out: Any, dtype: np.dtype[Any]) -> npt.NDArray[np.uint8]:
+    array = np.asarray(out)
+    if array.dtype != dtype:
+        raise ValueError(f"out has elements of type {array.dtype}, the asset has {dtype}")
+    if not array.flags.c_contiguous:
+        raise ValueError("out is not contiguous; give a C-contiguous array")
+    if not array.flags.writeable:
+        raise ValueError("out is read-only; give a writable array")
+    return array.reshape(-1).view(np.uint8)
+
+
+def _check_size(size: int, wanted: int, name: str) -> None:
+    if size != wanted:
+        raise ValueError(f"out holds {size} bytes, {name} decodes to {wanted}")

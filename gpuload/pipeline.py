@@ -1,0 +1,418 @@
+"""Read, decode, check and deliver, overlapped and bounded.
+
+On the host every worker thread takes the next window, reads its stored bytes, decodes them while
+they are in its cache, and delivers them. What must happen in the order of the decoded bytes
+(finding offsets where sizes are only known now, checksums over several chunks, writes to a pipe)
+happens while a window has its *turn*; everything else happens side by side.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuload.chunks import UNKNOWN, Checksum, Codec
+from gpuload.codecs import CorruptChunkError, stream_decoder
+from gpuload.engines.base import Batch, Outcome, Status
+from gpuload.engines.host import HostEngine
+from gpuload.errors import ChunkFailure, MemoryLimitError, decompress_error
+from gpuload.spans import SpanChecker
+from gpuload.windows import Window, plan
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    import numpy.typing as npt
+
+    from gpuload.codecs.base import Bytes
+    from gpuload.containers.base import Index
+    from gpuload.options import Options
+    from gpuload.sinks import Sink
+
+    #: ``progress(decoded bytes, stored bytes)``
+    Progress = Callable[[int, int], None]
+
+__all__ = ["Report", "check_limit", "run"]
+
+#: Stored and decoded bytes of a window: they stay in a core's cache while they are worked on.
+WINDOW = 1536 << 10
+_PROGRESS_INTERVAL = 0.1
+
+
+@dataclass
+class Report:
+    """What a run did.
+
+    Attributes
+    ----------
+    raw_size, stored_size : int
+        Decoded bytes, and bytes of the file.
+    chunks : int
+        Rows of the chunk table.
+    failures : list of ChunkFailure
+        In the order of the rows; empty unless failures are collected.
+    verified, unverified : dict of str to int
+        Checksums that agreed, and those that were not looked at, by kind.
+    seconds : float
+        Wall time.
+    engine : str
+        Who decoded.
+    threads : int
+        Worker threads.
+    """
+
+    raw_size: int = 0
+    stored_size: int = 0
+    chunks: int = 0
+    failures: list[ChunkFailure] = field(default_factory=list)
+    verified: dict[str, int] = field(default_factory=dict)
+    unverified: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    engine: str = "host"
+    threads: int = 1
+
+
+def run(
+    index: Index,
+    sink: Sink,
+    options: Options,
+    *,
+    collect: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Decode every chunk of a file into a sink, on the host.
+
+    Parameters
+    ----------
+    index : Index
+        The file.
+    sink : Sink
+        Where the decoded bytes go.
+    options : Options
+        All of them matter.
+    collect : bool
+        Go on after a chunk that fails and list the failures in the report.
+    progress : callable, optional
+        Called from the calling thread about ten times a second.
+
+    Returns
+    -------
+    Report
+        What was done.
+
+    Raises
+    ------
+    DecompressError
+        Unless `collect` is set: at the first window with failures, listing those of the window.
+    FormatError
+        If the source ends early, or a header inside a serial stream is broken.
+    MemoryLimitError
+        If the output would exceed `max_output`.
+    """
+    return _Run(index, sink, options, collect=collect).go(progress)
+
+
+def check_limit(index: Index, options: Options, size: int) -> None:
+    """Raise MemoryLimitError if a file may not decode to `size` bytes."""
+    limit = options.output_limit(index.source.size)
+    if size > limit:
+        raise MemoryLimitError(
+            f"{index.source.name}: the file decodes to {size} bytes or more, over the limit of "
+            f"{limit}; raise max_output (--max-output) if you trust it"
+        )
+
+
+class _StoppedError(Exception):
+    """Another window failed, or the caller gave up."""
+
+
+class _Turns:
+    """Lets numbered windows through one after the other."""
+
+    def __init__(self) -> None:
+        self._condition = threading.Condition()
+        self._next = 0
+        self.stopped = False
+
+    @contextmanager
+    def turn(self, number: int) -> Iterator[None]:
+        """Hold the turn of a window; wait for those before it to have had theirs."""
+        with self._condition:
+            self._condition.wait_for(lambda: self.stopped or self._next == number)
+            self.check()
+        yield
+        with self._condition:
+            self._next = number + 1
+            self._condition.notify_all()
+
+    def check(self) -> None:
+        """Raise _StoppedError after `stop`."""
+        if self.stopped:
+            raise _StoppedError
+
+    def stop(self) -> None:
+        """Let nobody have a turn any more."""
+        with self._condition:
+            self.stopped = True
+            self._condition.notify_all()
+
+
+class _Run:
+    """The state of one run; `position`, `report` and `spans` belong to whoever has the turn."""
+
+    def __init__(self, index: Index, sink: Sink, options: Options, *, collect: bool) -> None:
+        self.index = index
+        self.sink = sink
+        self.options = options
+        self.collect = collect
+        self.position = 0
+        self.stored_position = 0
+        self.placed = index.exact and not collect  # whether dst_offset is where bytes end up
+        self.report = Report(stored_size=index.source.size, chunks=index.chunks.size)
+        self.verified: Counter[int] = Counter()
+        self.spans = SpanChecker(index.spans, verify=bool(options.verify), report=self._span_failed)
+        self.vouched = not options.verify or _vouched(index)
+        self.engine = HostEngine(options, vouched=self.vouched)
+        self.turns = _Turns()
+        self.scratch = threading.local()
+        self.windows = self._plan()
+
+    def _plan(self) -> list[Window]:
+        limit = self.options.memory_limit // 8
+        in_place = self.placed and self.sink.slot(0, 0) is not None
+        windows = plan(
+            self.index.chunks,
+            target=WINDOW,
+            raw_limit=UNKNOWN if in_place else limit,
+            stored_limit=limit,
+        )
+        sizes = [
+            w.end - w.start + (0 if in_place else w.raw_size) for w in windows if not w.streamed
+        ]
+        fitting = self.options.memory_limit // max(sizes, default=1)
+        self.report.threads = max(1, min(self.options.thread_count, fitting, len(windows)))
+        return windows
+
+    def go(self, progress: Progress | None) -> Report:
+        """Run all windows and return the report."""
+        began = time.perf_counter()
+        self._check_known_sizes()
+        numbers = count()
+        with ThreadPoolExecutor(self.report.threads, "gpuload") as pool:
+            workers = [pool.submit(self._work, numbers) for _ in range(self.report.threads)]
+            try:
+                while wait(workers, timeout=_PROGRESS_INTERVAL).not_done:
+                    if progress:
+                        progress(self.position, self.stored_position)
+            except BaseException:
+                self.turns.stop()
+                raise
+        for worker in workers:
+            worker.result()
+        self.spans.passed(self.index.chunks.size)
+        return self._finished(time.perf_counter() - began)
+
+    def _check_known_sizes(self) -> None:
+        if self.index.exact:
+            check_limit(self.index, self.options, int(self.index.chunks["raw_size"].sum()))
+        chained = self.index.chunks[self.index.chunks["codec"] == Codec.LZ4]
+        need = int((chained["raw_size"] + chained["stored_size"]).max(initial=0))
+        if need > self.options.memory_limit:
+            raise MemoryLimitError(
+                f"{self.index.source.name}: a block needs {need} bytes to decode, memory_limit is "
+                f"{self.options.memory_limit}; raise it (--memory-limit)"
+            )
+
+    def _work(self, numbers: Iterator[int]) -> None:
+        """Take windows until there are none left."""
+        try:
+            while not self.turns.stopped and (number := next(numbers)) < len(self.windows):
+                window = self.windows[number]
+                (self._stream if window.streamed else self._batch)(number, window)
+        except _StoppedError:
+            pass
+        except BaseException:
+            self.turns.stop()
+            raise
+
+    def _batch(self, number: int, window: Window) -> None:
+        rows = self.index.chunks[window.first : window.last]
+        stored = self._buffer("stored", window.end - window.start)
+        self.index.source.read_exact(window.start, memoryview(stored))
+        place = int(rows["dst_offset"][0])
+        slot = self.sink.slot(place, window.raw_size) if self.placed else None
+        out = self._buffer("raw", window.raw_size) if slot is None else slot
+        src = rows["offset"].astype(np.int64) - window.start
+        dst = rows["dst_offset"].astype(np.int64) - place
+        outcome = self.engine.decode(Batch(rows, stored, src, out, dst))
+        with self.turns.turn(number):
+            data = self._settle(window, outcome, out, dst)
+            offset = self._advance(data.size)
+            self.stored_position = window.end
+            if self.sink.ordered:
+                self.sink.write(offset, data)
+        if slot is None and not self.sink.ordered:
+            self.sink.write(offset, data)
+
+    def _buffer(self, name: str, size: int) -> Bytes:
+        """Return scratch memory of this thread; what it held before is lost."""
+        buffer: Bytes | None = getattr(self.scratch, name, None)
+        if buffer is None or buffer.size < size:
+            buffer = np.empty(max(size, WINDOW), np.uint8)
+            setattr(self.scratch, name, buffer)
+        return buffer[:size]
+
+    def _settle(
+        self, window: Window, outcome: Outcome, out: Bytes, dst: npt.NDArray[np.int64]
+    ) -> Bytes:
+        """Report failures, close gaps between rows, check spans; return the decoded bytes."""
+        rows = self.index.chunks[window.first : window.last]
+        if outcome.reasons:
+            failed = [
+                self._failure(window.first + row, reason, outcome.actual[row], outcome.status[row])
+                for row, reason in sorted(outcome.reasons.items())
+            ]
+            self._failed(failed)
+        good = outcome.status == Status.OK
+        sizes = np.where(good, outcome.actual, 0)
+        self._count(rows["checksum_kind"][good])
+        size = int(sizes.sum())
+        if size != window.raw_size:
+            _close_up(out, dst, sizes)
+        self.spans.feed_rows(window.first, sizes, out[:size])
+        return out[:size]
+
+    def _count(self, kinds: npt.NDArray[np.uint8]) -> None:
+        if self.options.verify:
+            for kind, times in enumerate(np.bincount(kinds).tolist()):
+                self.verified[kind] += times
+
+    def _advance(self, size: int) -> int:
+        """Return the offset of the next `size` decoded bytes."""
+        offset = self.position
+        check_limit(self.index, self.options, offset + size)
+        self.position += size
+        return offset
+
+    def _stream(self, number: int, window: Window) -> None:
+        rows = self.index.chunks[window.first : window.last]
+        decoder = stream_decoder(self.index.source, rows, self.options, vouched=self.vouched)
+        with self.turns.turn(number):
+            try:
+                self._deliver(decoder.pieces(), window)
+            except CorruptChunkError as error:
+                row = window.first + error.row
+                status = Status.CHECKSUM if error.checksum else Status.CORRUPT
+                self._failed([self._failure(row, error.reason, error.actual, status, error.offset)])
+            self.verified.update(decoder.verified)
+            for message, offset in decoder.warnings:
+                self.index.warn(message, offset)
+            self.stored_position = window.end
+
+    def _deliver(self, pieces: Iterator[Bytes], window: Window) -> None:
+        """Hand the pieces of a stream on, each while the next one is decoded."""
+        size = 0
+        with ThreadPoolExecutor(1, "gpuload-deliver") as second:
+            delivery = second.submit(lambda: None)
+            for piece in pieces:
+                self.turns.check()
+                size += piece.size
+                if size > window.raw_size:
+                    break
+                delivery.result()
+                delivery = second.submit(self._hand_on, window.first, piece)
+            delivery.result()
+        stated = window.last == window.first + 1 and self.index.chunks["exact"][window.first]
+        if size > window.raw_size or (stated and size != window.raw_size):
+            reason = f"it decodes to {size} bytes, the file says {window.raw_size}"
+            raise CorruptChunkError(reason, actual=size)
+
+    def _hand_on(self, row: int, piece: Bytes) -> None:
+        offset = self._advance(piece.size)
+        self.spans.feed(row, piece)
+        self.sink.write(offset, piece)
+
+    def _failed(self, failures: list[ChunkFailure]) -> None:
+        if not self.collect:
+            raise decompress_error(failures)
+        self.report.failures += failures
+        for failure in failures:
+            self.spans.spoil(failure.chunk)
+
+    def _failure(
+        self, row: int, reason: str, actual: int | None, status: int, offset: int | None = None
+    ) -> ChunkFailure:
+        chunk = self.index.chunks[row]
+        return ChunkFailure(
+            source=self.index.source.name,
+            asset=self.index.assets[chunk["asset"]].name,
+            chunk=row,
+            offset=int(chunk["offset"]) if offset is None else offset,
+            stored_size=int(chunk["stored_size"]),
+            expected_size=int(chunk["raw_size"]) if chunk["exact"] else None,
+            actual_size=None if actual is None else int(actual),
+            reason=reason,
+            checksum=status == Status.CHECKSUM,
+        )
+
+    def _span_failed(self, span: np.void, error: CorruptChunkError) -> None:
+        first, rows = int(span["first"]), int(span["count"])
+        stored = self.index.chunks["stored_size"][first : first + rows]
+        failure = ChunkFailure(
+            source=self.index.source.name,
+            asset="",
+            chunk=first,
+            offset=int(span["offset"]),
+            stored_size=int(stored.sum()),
+            expected_size=None if span["raw_size"] == UNKNOWN else int(span["raw_size"]),
+            actual_size=error.actual,
+            reason=f"frame of {rows} chunks: {error.reason}",
+            checksum=error.checksum,
+        )
+        self._failed([failure])
+
+    def _finished(self, seconds: float) -> Report:
+        self.verified.update(self.spans.verified)
+        self.report.raw_size = self.position
+        self.report.seconds = seconds
+        self.report.verified = _named(self.verified)
+        if not self.options.verify:
+            kinds = np.concatenate(
+                (self.index.chunks["checksum_kind"], self.index.spans["checksum_kind"])
+            )
+            self.report.unverified = _named(dict(enumerate(np.bincount(kinds).tolist())))
+        self.report.failures.sort(key=lambda failure: failure.chunk)
+        return self.report
+
+
+def _named(counts: Mapping[int, int]) -> dict[str, int]:
+    return {
+        Checksum(kind).name.lower(): number
+        for kind, number in sorted(counts.items())
+        if number and kind != Checksum.NONE
+    }
+
+
+def _vouched(index: Index) -> bool:
+    """Return whether checksums cover every LZ4 block, the only codec whose library is lenient."""
+    covered = index.chunks["checksum_kind"] != Checksum.NONE
+    for span in index.spans[index.spans["checksum_kind"] != Checksum.NONE]:
+        covered[int(span["first"]) : int(span["first"] + span["count"])] = True
+    return bool(covered[index.chunks["codec"] == Codec.LZ4].all())
+
+
+def _close_up(out: Bytes, dst: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> None:
+    """Move rows that are shorter than their slots together."""
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    for row in np.flatnonzero(starts != dst).tolist():
+        part = out[dst[row] : dst[row] + sizes[row]]
+        out[starts[row] : ends[row]] = part

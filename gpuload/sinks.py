@@ -1,0 +1,95 @@
+"""Where decoded bytes go: memory, a descriptor, or nowhere.
+
+A sink is written at offsets of the decoded bytes. One that is `ordered` takes its writes one after
+the other from offset 0 on; any other takes them from several threads at once.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from gpuload.codecs.base import Bytes
+
+__all__ = ["DescriptorSink", "MemorySink", "NullSink", "Sink"]
+
+
+class Sink(Protocol):
+    """Takes decoded bytes."""
+
+    ordered: bool
+
+    def slot(self, offset: int, size: int) -> Bytes | None:
+        """Return the memory of these bytes to decode into, or None if there is none."""
+
+    def write(self, offset: int, data: Bytes) -> None:
+        """Take the bytes at `offset`; `data` may be reused afterwards."""
+
+
+class MemorySink:
+    """An array in host memory.
+
+    Parameters
+    ----------
+    array : ndarray of uint8
+        One-dimensional and contiguous.
+    """
+
+    ordered = False
+
+    def __init__(self, array: Bytes) -> None:
+        self._array = array
+
+    def slot(self, offset: int, size: int) -> Bytes | None:
+        """See `Sink.slot`."""
+        return self._array[offset : offset + size]
+
+    def write(self, offset: int, data: Bytes) -> None:
+        """See `Sink.write`; a ValueError if the array ends before the data does."""
+        if offset + data.size > self._array.size:
+            raise ValueError(f"out holds {self._array.size} bytes, the file decodes to more")
+        self._array[offset : offset + data.size] = data
+
+
+class DescriptorSink:
+    """An open file descriptor.
+
+    Parameters
+    ----------
+    fd : int
+        Open for writing.
+    positional : bool
+        Whether it is a regular file that starts out empty and may be written at any offset.
+    """
+
+    def __init__(self, fd: int, *, positional: bool) -> None:
+        self._fd = fd
+        self.ordered = not positional
+
+    def slot(self, offset: int, size: int) -> Bytes | None:
+        """See `Sink.slot`."""
+        return None
+
+    def write(self, offset: int, data: Bytes) -> None:
+        """See `Sink.write`."""
+        view = memoryview(data)
+        while view:
+            written = (
+                os.write(self._fd, view) if self.ordered else os.pwrite(self._fd, view, offset)
+            )
+            view = view[written:]
+            offset += written
+
+
+class NullSink:
+    """Counts only: what is decoded is thrown away."""
+
+    ordered = False
+
+    def slot(self, offset: int, size: int) -> Bytes | None:
+        """See `Sink.slot`."""
+        return None
+
+    def write(self, offset: int, data: Bytes) -> None:
+        """See `Sink.write`."""

@@ -1,0 +1,113 @@
+"""Cut a chunk table into windows: ranges of rows that are read and decoded together.
+
+A window is either a *batch*, whose rows decode into slots in any order, or a *stream*, whose rows
+decode one after the other in bounded memory: linked blocks, plain gzip, and chunks too large for a
+slot.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuload.chunks import Codec
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gpuload.chunks import ChunkTable
+
+__all__ = ["Window", "plan"]
+
+#: Bytes between payloads that are read along rather than split for.
+_GAP = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Rows `first` to `last` (exclusive) of a table.
+
+    Attributes
+    ----------
+    first, last : int
+        The rows.
+    start, end : int
+        The bytes of the source that hold their payloads and prefixes.
+    raw_size : int
+        Sum of the rows' raw sizes (upper bounds where inexact).
+    streamed : bool
+        Whether the rows decode as a stream.
+    """
+
+    first: int
+    last: int
+    start: int
+    end: int
+    raw_size: int
+    streamed: bool
+
+
+def plan(chunks: ChunkTable, *, target: int, raw_limit: int, stored_limit: int) -> list[Window]:
+    """Cut a table into windows.
+
+    Parameters
+    ----------
+    chunks : ChunkTable
+        Rows in the order of their decoded bytes.
+    target : int
+        Stored and decoded bytes of a window, about.
+    raw_limit, stored_limit : int
+        Largest slot and largest payload of a row in a batch; rows with larger ones are streamed.
+
+    Returns
+    -------
+    list of Window
+        In order; together they hold every row once.
+    """
+    if not chunks.size:
+        return []
+    start = (chunks["offset"] - chunks["prefix_size"]).astype(np.int64)
+    end = (chunks["offset"] + chunks["stored_size"]).astype(np.int64)
+    # A row that is not chained starts a new chain.
+    chain = np.cumsum(~chunks["chained"])
+    streamed = _streamed(chunks, chain, raw_limit, stored_limit)
+    parted = _parted(chunks, start, end, target)
+    parted |= _changes(streamed) | (_changes(chain) & streamed)
+    # A chain is never cut, whatever lies between its rows.
+    parted &= ~chunks["chained"]
+    parted[0] = True
+    first = np.flatnonzero(parted)
+    last = np.append(first[1:], chunks.size)
+    raw = np.add.reduceat(chunks["raw_size"], first)
+    columns = (first, last, start[first], end[last - 1], raw, streamed[first])
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return [Window(*row) for row in rows]
+
+
+def _streamed(
+    chunks: ChunkTable, chain: npt.NDArray[np.int64], raw_limit: int, stored_limit: int
+) -> npt.NDArray[np.bool_]:
+    streamed: npt.NDArray[np.bool_] = np.isin(chain, chain[chunks["chained"]])
+    streamed |= (chunks["raw_size"] > raw_limit) | (chunks["stored_size"] > stored_limit)
+    streamed |= chunks["codec"] == Codec.GZIP
+    return streamed
+
+
+def _parted(
+    chunks: ChunkTable, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], target: int
+) -> npt.NDArray[np.bool_]:
+    """Return where rows are too far from the row before, or enough rows for a window are before."""
+    gap = np.zeros(chunks.size, np.int64)
+    gap[1:] = start[1:] - end[:-1]
+    apart = (gap < 0) | (gap > _GAP) | _changes(chunks["source"])
+    size = chunks["raw_size"].astype(np.int64) + end - start + np.clip(gap, 0, _GAP)
+    return apart | _changes(np.cumsum(size) // target)
+
+
+def _changes(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
+    """Return where a value differs from the one before it."""
+    changed = np.zeros(values.size, np.bool_)
+    changed[1:] = values[1:] != values[:-1]
+    return changed

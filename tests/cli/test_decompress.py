@@ -1,0 +1,295 @@
+"""``gpuload decompress``: outputs, refusals, warnings and reports."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import os
+from pathlib import Path
+
+import lz4.frame
+import pytest
+import zstandard
+
+
+def test_output_stands_beside_the_input(run, lz4_file) -> None:
+    result = run("decompress", lz4_file.path)
+    assert (result.exit_code, result.output) == (0, "")
+    assert lz4_file.path.with_suffix("").read_bytes() == lz4_file.content
+    assert sorted(os.listdir(lz4_file.path.parent)) == ["data", "data.lz4"]
+
+
+def test_output_by_name(run, gzip_file, tmp_path, text) -> None:
+    assert run("decompress", gzip_file, "-o", tmp_path / "out").exit_code == 0
+    assert (tmp_path / "out").read_bytes() == text
+
+
+def test_several_files_into_a_directory(run, gzip_file, lz4_file, tmp_path, text) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    result = run("decompress", gzip_file, lz4_file.path, "--output-dir", out)
+    assert result.exit_code == 0
+    assert {name: (out / name).read_bytes() for name in os.listdir(out)} == {
+        "data": text,
+        "text": text,
+    }
+
+
+def test_output_directory_must_exist(run, gzip_file, tmp_path) -> None:
+    result = run("decompress", gzip_file, "--output-dir", tmp_path / "none")
+    assert result.exit_code == 2
+    assert "does not exist" in result.stderr
+
+
+def test_nothing_is_written_if_a_later_name_is_unknown(run, gzip_file, tmp_path) -> None:
+    result = run("decompress", gzip_file, tmp_path / "name.txt")
+    assert result.exit_code == 2
+    assert os.listdir(tmp_path) == ["text.gz"]
+
+
+def test_format_is_not_told_by_the_name(run, tmp_path, text) -> None:
+    path = tmp_path / "really_zstd.gz"
+    path.write_bytes(zstandard.compress(text))
+    assert run("decompress", path).exit_code == 0
+    assert (tmp_path / "really_zstd").read_bytes() == text
+
+
+def test_existing_file_stays(run, gzip_file, tmp_path) -> None:
+    (tmp_path / "text").write_bytes(b"old")
+    result = run("decompress", gzip_file)
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"gpuload: error: {tmp_path}/text: File exists; --force overwrites it\n"
+    )
+    assert (tmp_path / "text").read_bytes() == b"old"
+
+
+def test_force_overwrites(run, gzip_file, tmp_path, text) -> None:
+    (tmp_path / "text").write_bytes(b"old")
+    assert run("decompress", gzip_file, "--force").exit_code == 0
+    assert (tmp_path / "text").read_bytes() == text
+
+
+def test_existing_file_stays_when_decoding_fails(run, lz4_file, tmp_path) -> None:
+    lz4_file.damage(3)
+    (tmp_path / "data").write_bytes(b"old")
+    result = run("decompress", lz4_file.path, "--force")
+    assert result.exit_code == 1
+    assert (tmp_path / "data").read_bytes() == b"old"
+    assert sorted(os.listdir(tmp_path)) == ["data", "data.lz4"]
+
+
+def test_bad_chunk_is_named(run, lz4_file) -> None:
+    lz4_file.damage(2)
+    result = run("decompress", lz4_file.path)
+    assert result.exit_code == 1
+    offset, _ = lz4_file.blocks()[2]
+    assert f"gpuload: error: {lz4_file.path}: chunk 2 at byte {offset}: " in result.stderr
+    assert not lz4_file.path.with_suffix("").exists()
+
+
+def test_no_verify_takes_a_wrong_checksum(run, lz4_file) -> None:
+    lz4_file.damage(2)
+    assert run("decompress", lz4_file.path, "--no-verify").exit_code == 0
+    assert lz4_file.path.with_suffix("").read_bytes() == lz4_file.content
+
+
+@pytest.mark.parametrize("keep_going", [False, True])
+def test_keep_going(run, gzip_file, tmp_path, text, keep_going: bool) -> None:
+    bad = tmp_path / "bad.gz"
+    bad.write_bytes(b"no gzip file")
+    result = run("decompress", bad, gzip_file, *(["-k"] if keep_going else []))
+    assert result.exit_code == 1
+    assert "unknown format" in result.stderr
+    assert (tmp_path / "text").exists() is keep_going
+
+
+def test_missing_file(run, tmp_path) -> None:
+    result = run("decompress", tmp_path / "none.gz")
+    assert result.exit_code == 1
+    assert result.stderr == f"gpuload: error: {tmp_path}/none.gz: No such file or directory\n"
+
+
+def test_directory_as_input(run, tmp_path) -> None:
+    (tmp_path / "d.gz").mkdir()
+    result = run("decompress", tmp_path / "d.gz")
+    assert result.exit_code == 1
+    assert f"{tmp_path}/d.gz: is a directory" in result.stderr
+
+
+def test_symbolic_link_as_target_is_resolved(run, gzip_file, tmp_path, text) -> None:
+    (tmp_path / "real").write_bytes(b"old")
+    (tmp_path / "link").symlink_to("real")
+    assert run("decompress", gzip_file, "-o", tmp_path / "link", "-f").exit_code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == text
+
+
+def test_same_file_is_refused(run, gzip_file) -> None:
+    before = gzip_file.read_bytes()
+    result = run("decompress", gzip_file, "-o", gzip_file, "--force")
+    assert result.exit_code == 2
+    assert "is the same file as the input" in result.stderr
+    assert gzip_file.read_bytes() == before
+
+
+def test_standard_input(run, tmp_path, text) -> None:
+    result = run("decompress", "-", "-o", tmp_path / "out", stdin=gzip.compress(text))
+    assert result.exit_code == 0
+    assert (tmp_path / "out").read_bytes() == text
+
+
+def test_damage_in_standard_input_names_it(run, tmp_path, text) -> None:
+    result = run("decompress", "-", "-o", tmp_path / "out", stdin=gzip.compress(text)[:-3])
+    assert result.exit_code == 1
+    assert "gpuload: error: <stdin>: " in result.stderr
+
+
+class TestLimits:
+    def test_max_output(self, run, gzip_file) -> None:
+        result = run("decompress", gzip_file, "--max-output", "200K")
+        assert result.exit_code == 1
+        assert "max" in result.stderr
+        assert not gzip_file.with_suffix("").exists()
+
+    def test_max_output_that_fits(self, run, gzip_file, text) -> None:
+        assert run("decompress", gzip_file, "--max-output", str(len(text))).exit_code == 0
+
+    def test_max_output_lifted(self, run, gzip_file) -> None:
+        assert run("decompress", gzip_file, "--max-output", "unlimited").exit_code == 0
+
+    def test_window(self, run, tmp_path) -> None:
+        parameters = zstandard.ZstdCompressionParameters(window_log=24)
+        stream = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+        path = tmp_path / "wide.zst"
+        path.write_bytes(stream.compress(bytes(1 << 20)) + stream.flush())
+        result = run("decompress", path, "--max-window", "8M")
+        assert result.exit_code == 1
+        assert "window" in result.stderr
+        assert run("decompress", path, "--max-window", "16M").exit_code == 0
+
+    def test_threads_and_memory(self, run, lz4_file) -> None:
+        result = run("decompress", lz4_file.path, "--threads", "1", "--memory-limit", "64M")
+        assert result.exit_code == 0
+        assert lz4_file.path.with_suffix("").read_bytes() == lz4_file.content
+
+
+class TestDictionary:
+    @pytest.fixture
+    def dictionary(self, tmp_path, text) -> Path:
+        path = tmp_path / "words.dict"
+        samples = [text[at : at + 500] for at in range(0, 100_000, 500)]
+        path.write_bytes(zstandard.train_dictionary(4096, samples).as_bytes())
+        return path
+
+    @pytest.fixture
+    def file(self, tmp_path, dictionary, text) -> Path:
+        path = tmp_path / "with_dictionary.zst"
+        words = zstandard.ZstdCompressionDict(dictionary.read_bytes())
+        path.write_bytes(zstandard.ZstdCompressor(dict_data=words).compress(text))
+        return path
+
+    def test_given(self, run, file, dictionary, text) -> None:
+        assert run("decompress", file, "--dictionary", dictionary).exit_code == 0
+        assert file.with_suffix("").read_bytes() == text
+
+    @pytest.mark.parametrize("command", ["decompress", "verify"])
+    def test_not_given(self, run, file, command: str) -> None:
+        result = run(command, file)
+        assert result.exit_code == 1
+        assert "dictionary" in result.stderr
+
+
+class TestWarnings:
+    @pytest.fixture
+    def file(self, gzip_file) -> Path:
+        gzip_file.write_bytes(gzip_file.read_bytes() + b"garbage")
+        return gzip_file
+
+    def test_shown(self, run, file, text) -> None:
+        result = run("decompress", file)
+        assert result.exit_code == 0
+        assert result.stderr.startswith(f"gpuload: warning: {file}: byte ")
+        assert file.with_suffix("").read_bytes() == text
+
+    def test_quiet(self, run, file) -> None:
+        assert run("decompress", file, "-q").stderr == ""
+
+    def test_strict(self, run, file) -> None:
+        result = run("decompress", file, "--strict")
+        assert result.exit_code == 1
+        assert "gpuload: error: " in result.stderr
+        assert not file.with_suffix("").exists()
+
+
+class TestJson:
+    def test_report(self, run, lz4_file) -> None:
+        result = run("decompress", lz4_file.path, "--json")
+        record = json.loads(result.stdout)
+        assert record["file"] == str(lz4_file.path)
+        assert record["output"] == str(lz4_file.path.with_suffix(""))
+        assert record["ok"] is True
+        assert record["format"] == "lz4"
+        assert record["raw_size"] == len(lz4_file.content)
+        assert record["chunks"] == 5
+        assert record["failures"] == []
+        assert record["warnings"] == []
+        assert record["engine"] == "host"
+
+    def test_one_line_for_each_file(self, run, gzip_file, lz4_file) -> None:
+        result = run("decompress", gzip_file, lz4_file.path, "--json")
+        records = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [record["format"] for record in records] == ["gzip", "lz4"]
+
+    def test_failure(self, run, lz4_file) -> None:
+        lz4_file.damage(1, 4)
+        result = run("decompress", lz4_file.path, "--json")
+        assert result.exit_code == 1
+        record = json.loads(result.stdout)
+        assert record["ok"] is False
+        assert [failure["chunk"] for failure in record["failures"]][:1] == [1]
+        assert f"chunk 1 at byte {lz4_file.blocks()[1][0]}" in record["error"]
+        assert "gpuload: error: " in result.stderr
+
+    def test_odd_name(self, run, tmp_path, text) -> None:
+        path = tmp_path / os.fsdecode(b"new\nline\xff.gz")
+        path.write_bytes(gzip.compress(text))
+        record = json.loads(run("decompress", path, "--json").stdout)
+        assert record["file"] == str(path)
+        assert Path(record["output"]).read_bytes() == text
+
+
+def test_odd_name_in_an_error(run, tmp_path) -> None:
+    path = tmp_path / os.fsdecode(b"new\nline\xff.gz")
+    path.write_bytes(b"?")
+    result = run("decompress", path)
+    assert result.exit_code == 1
+    assert result.stderr.startswith(rf"gpuload: error: {tmp_path}/new\nline\xff.gz: ")
+    assert result.stderr.count("\n") == 1
+
+
+def test_empty_content(run, tmp_path) -> None:
+    path = tmp_path / "empty.lz4"
+    path.write_bytes(lz4.frame.compress(b""))
+    assert run("decompress", path).exit_code == 0
+    assert (tmp_path / "empty").read_bytes() == b""
+
+
+def test_fsspec_url(run, tmp_path, text) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    fsspec.filesystem("memory").pipe("/cli/text.gz", gzip.compress(text))
+    result = run("decompress", "memory://cli/text.gz", "--output-dir", tmp_path)
+    assert result.exit_code == 0
+    assert (
+        hashlib.sha256((tmp_path / "text").read_bytes()).digest() == hashlib.sha256(text).digest()
+    )
+
+
+@pytest.mark.parametrize("url", ["nosuch://host/a.gz", "memory://none/a.gz"])
+def test_url_that_cannot_be_read(run, tmp_path, url: str) -> None:
+    pytest.importorskip("fsspec")
+    result = run("decompress", url, "-o", tmp_path / "out")
+    assert result.exit_code == 1
+    assert result.stderr.startswith(f"gpuload: error: {url}: ")
+    assert os.listdir(tmp_path) == []

@@ -1,0 +1,100 @@
+"""The group: version, help, lazy imports, standard streams that fail."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+import gpuload
+
+COMMANDS = ["decompress", "inspect", "verify", "compress", "doctor"]
+
+
+def test_version(run) -> None:
+    result = run("--version")
+    assert result.exit_code == 0
+    assert result.stdout == f"gpuload {gpuload.__version__}\n"
+
+
+def test_version_in_a_process(process) -> None:
+    result = process("--version")
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout.decode() == f"gpuload {gpuload.__version__}\n"
+
+
+def test_version_imports_no_numpy() -> None:
+    code = (
+        "import sys, gpuload_cli\n"
+        "try: gpuload_cli.cli.main(['--version'])\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'numpy', 'cramjam', 'zstandard', 'cuda', 'lz4'} & set(sys.modules)))"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_lists_the_commands(run) -> None:
+    result = run("--help")
+    assert result.exit_code == 0
+    listed = result.stdout.split("Commands:")[1].split("Examples:")[0]
+    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_has_examples(run, name: str) -> None:
+    result = run(name, "--help")
+    assert result.exit_code == 0
+    examples = result.stdout.split("Examples:\n")[1].splitlines()
+    assert any(line.startswith(f"    gpuload {name}") for line in examples)
+
+
+def test_no_arguments_show_the_help(run) -> None:
+    result = run()
+    assert result.exit_code == 2
+    assert "Usage: gpuload [OPTIONS] COMMAND" in result.output
+
+
+def test_unknown_command(run) -> None:
+    result = run("explode")
+    assert result.exit_code == 2
+    assert "gpuload: error: No such command 'explode'." in result.stderr
+
+
+@pytest.mark.parametrize("name", ["decompress", "inspect", "verify", "compress"])
+def test_missing_file_argument(run, name: str) -> None:
+    result = run(name)
+    assert result.exit_code == 2
+    assert "gpuload: error: Missing argument 'FILE" in result.stderr
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_full_standard_output_is_an_error(process, gzip_file, name: str) -> None:
+    words = [] if name == "doctor" else [gzip_file]
+    if name == "decompress":
+        words.append("-c")
+    if name == "compress":
+        words += ["--codec", "lz4", "-o", "-"]
+    with open("/dev/full", "wb") as full:
+        result = process(name, *words, stdout=full)
+    assert result.returncode == 1
+    assert b"No space left on device" in result.stderr
+    assert result.stderr.startswith(b"gpuload: error: ")
+    assert b"Traceback" not in result.stderr
+
+
+def test_closed_standard_output(process, gzip_file) -> None:
+    words = subprocess.list2cmdline([sys.executable, "-m", "gpuload", "inspect", str(gzip_file)])
+    result = subprocess.run(f"{words} >&-", shell=True, capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_ascii_terminal(process, tmp_path) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    result = process("inspect", tmp_path / "\xe9.gz", env=environment)
+    assert result.returncode == 1
+    assert rb"\xe9.gz: No such file or directory" in result.stderr
