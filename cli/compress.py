@@ -16,7 +16,7 @@ from .outputs import Target, check, name_write_errors
 from .progress import encoding_bar
 
 if TYPE_CHECKING:
-    from gpuload.compress import CompressReport
+    from gpuload.compression import CompressReport
 
 __all__ = ["command"]
 
@@ -98,7 +98,7 @@ def _default_output(file: str, codec: str) -> str:
 def _compress(
     target: Target, codec: str, *, force: bool, quiet: bool, **settings: Any
 ) -> CompressReport:
-    from gpuload.compress import compress
+    from gpuload.compression import compress
 
     name = STDIN_NAME if target.file == "-" else target.file
     dest: str | BinaryIO = sys.stdout.buffer if target.output == "-" else target.output

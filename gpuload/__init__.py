@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gpuload.arrays import Array
-    from gpuload.compress import compress
+    from gpuload.compression import compress
     from gpuload.loader import Container, load, open  # noqa: A004
     from gpuload.options import Options
 
@@ -21,7 +21,7 @@ _HOMES = {
     "Array": "gpuload.arrays",
     "Container": "gpuload.loader",
     "Options": "gpuload.options",
-    "compress": "gpuload.compress",
+    "compress": "gpuload.compression",
     "load": "gpuload.loader",
     "open": "gpuload.loader",
 }

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from gpuload.chunks import ChunkTable, SpanTable
     from gpuload.containers.base import Asset
-    from gpuload.pipeline import Progress, Report
+    from gpuload.pipeline import Progress
+    from gpuload.report import Report
     from gpuload.sinks import Sink
 
 __all__ = ["Container", "Explanation", "load", "open"]
@@ -207,7 +208,7 @@ class Container:
 
         Returns
         -------
-        gpuload.pipeline.Report
+        gpuload.report.Report
             What was done.
 
         Raises
@@ -222,7 +223,7 @@ class Container:
 
         Returns
         -------
-        gpuload.pipeline.Report
+        gpuload.report.Report
             `failures` lists every chunk that is broken.
         """
         return self._run(NullSink(), collect=True, progress=progress)

@@ -12,8 +12,6 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -24,11 +22,13 @@ from gpuload.codecs import CorruptChunkError, stream_decoder
 from gpuload.engines.base import Batch, Outcome, Status
 from gpuload.engines.host import HostEngine
 from gpuload.errors import ChunkFailure, MemoryLimitError, decompress_error
+from gpuload.report import Report, checksum_counts
 from gpuload.spans import SpanChecker
+from gpuload.turns import StoppedError, Turns
 from gpuload.windows import Window, plan
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
 
@@ -40,44 +40,11 @@ if TYPE_CHECKING:
     #: ``progress(decoded bytes, stored bytes)``
     Progress = Callable[[int, int], None]
 
-__all__ = ["Report", "check_limit", "run"]
+__all__ = ["check_limit", "run"]
 
 #: Stored and decoded bytes of a window: they stay in a core's cache while they are worked on.
 WINDOW = 1536 << 10
 _PROGRESS_INTERVAL = 0.1
-
-
-@dataclass
-class Report:
-    """What a run did.
-
-    Attributes
-    ----------
-    raw_size, stored_size : int
-        Decoded bytes, and bytes of the file.
-    chunks : int
-        Rows of the chunk table.
-    failures : list of ChunkFailure
-        In the order of the rows; empty unless failures are collected.
-    verified, unverified : dict of str to int
-        Checksums that agreed, and those that were not looked at, by kind.
-    seconds : float
-        Wall time.
-    engine : str
-        Who decoded.
-    threads : int
-        Worker threads.
-    """
-
-    raw_size: int = 0
-    stored_size: int = 0
-    chunks: int = 0
-    failures: list[ChunkFailure] = field(default_factory=list)
-    verified: dict[str, int] = field(default_factory=dict)
-    unverified: dict[str, int] = field(default_factory=dict)
-    seconds: float = 0.0
-    engine: str = "host"
-    threads: int = 1
 
 
 def run(
@@ -130,41 +97,6 @@ def check_limit(index: Index, options: Options, size: int) -> None:
         )
 
 
-class _StoppedError(Exception):
-    """Another window failed, or the caller gave up."""
-
-
-class _Turns:
-    """Lets numbered windows through one after the other."""
-
-    def __init__(self) -> None:
-        self._condition = threading.Condition()
-        self._next = 0
-        self.stopped = False
-
-    @contextmanager
-    def turn(self, number: int) -> Iterator[None]:
-        """Hold the turn of a window; wait for those before it to have had theirs."""
-        with self._condition:
-            self._condition.wait_for(lambda: self.stopped or self._next == number)
-            self.check()
-        yield
-        with self._condition:
-            self._next = number + 1
-            self._condition.notify_all()
-
-    def check(self) -> None:
-        """Raise _StoppedError after `stop`."""
-        if self.stopped:
-            raise _StoppedError
-
-    def stop(self) -> None:
-        """Let nobody have a turn any more."""
-        with self._condition:
-            self.stopped = True
-            self._condition.notify_all()
-
-
 class _Run:
     """The state of one run; `position`, `report` and `spans` belong to whoever has the turn."""
 
@@ -181,7 +113,7 @@ class _Run:
         self.spans = SpanChecker(index.spans, verify=bool(options.verify), report=self._span_failed)
         self.vouched = not options.verify or _vouched(index)
         self.engine = HostEngine(options, vouched=self.vouched)
-        self.turns = _Turns()
+        self.turns = Turns()
         self.scratch = threading.local()
         self.windows = self._plan()
 
@@ -237,7 +169,7 @@ class _Run:
             while not self.turns.stopped and (number := next(numbers)) < len(self.windows):
                 window = self.windows[number]
                 (self._stream if window.streamed else self._batch)(number, window)
-        except _StoppedError:
+        except StoppedError:
             pass
         except BaseException:
             self.turns.stop()
@@ -383,22 +315,14 @@ class _Run:
         self.verified.update(self.spans.verified)
         self.report.raw_size = self.position
         self.report.seconds = seconds
-        self.report.verified = _named(self.verified)
+        self.report.verified = checksum_counts(self.verified)
         if not self.options.verify:
             kinds = np.concatenate(
                 (self.index.chunks["checksum_kind"], self.index.spans["checksum_kind"])
             )
-            self.report.unverified = _named(dict(enumerate(np.bincount(kinds).tolist())))
+            self.report.unverified = checksum_counts(dict(enumerate(np.bincount(kinds).tolist())))
         self.report.failures.sort(key=lambda failure: failure.chunk)
         return self.report
-
-
-def _named(counts: Mapping[int, int]) -> dict[str, int]:
-    return {
-        Checksum(kind).name.lower(): number
-        for kind, number in sorted(counts.items())
-        if number and kind != Checksum.NONE
-    }
 
 
 def _vouched(index: Index) -> bool:

@@ -49,6 +49,13 @@ class Source(ABC):
         buffer = bytearray(max(0, min(size, self.size - offset)))
         return bytes(buffer[: self.readinto(offset, memoryview(buffer))])
 
+    def peek_exact(self, offset: int, size: int) -> bytes:
+        """Return the `size` bytes at `offset`; a FormatError if the source ends before."""
+        data = self.peek(offset, size)
+        if len(data) != size:
+            raise self.cut_short(offset, data, size)
+        return data
+
     def read_exact(self, offset: int, view: memoryview) -> None:
         """Fill `view` with the bytes at `offset`.
 
@@ -65,6 +72,11 @@ class Source(ABC):
         """Return the error for a source that ends at `offset` with `missing` bytes still wanted."""
         shrunk = f" (it was {self.size} bytes long when opened)" if offset < self.size else ""
         return self.broken(offset, f"the file ends here, {missing} bytes too early{shrunk}")
+
+    def cut_short(self, offset: int, got: bytes, wanted: int) -> FormatError:
+        """Return the error for an `offset` (maybe past the end) that gave only `got`."""
+        end = min(offset + len(got), self.size)
+        return self.truncated(end, offset + wanted - end)
 
     def broken(self, offset: int, message: str) -> FormatError:
         """Return the error for framing that is broken at `offset`."""

@@ -6,7 +6,6 @@ when a file needs them.
 
 from __future__ import annotations
 
-from importlib import metadata
 from typing import TYPE_CHECKING
 
 from gpuload.chunks import Codec
@@ -71,6 +70,9 @@ def libraries() -> list[tuple[str, str, str | None, str]]:
 
 
 def _version(distribution: str) -> str | None:
+    # Slow to import, and only ``gpuload doctor`` asks.
+    from importlib import metadata
+
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:

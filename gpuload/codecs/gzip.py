@@ -85,9 +85,7 @@ class GzipDecoder(StreamDecoder):
         return position - len(stream.unused_data)
 
     def _check_trailer(self, offset: int, crc: int, size: int) -> None:
-        trailer = self.source.peek(offset, _TRAILER)
-        if len(trailer) < _TRAILER:
-            raise self.source.truncated(offset + len(trailer), _TRAILER - len(trailer))
+        trailer = self.source.peek_exact(offset, _TRAILER)
         if not self.options.verify:
             return
         stored_crc, stored_size = (int.from_bytes(trailer[i : i + 4], "little") for i in (0, 4))

@@ -8,16 +8,14 @@ words are the only list of the blocks, so the walk visits each block once, betwe
 from __future__ import annotations
 
 from array import array
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import xxhash
 
 from gpuload.chunks import UNKNOWN, Checksum, Codec, make_spans, make_table
 from gpuload.containers import skippable
 from gpuload.containers.base import Index
-from gpuload.errors import UnsupportedCodecError
+from gpuload.containers.lz4_frame import LEGACY_MAXIMUM, Frame, read_header
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -34,43 +32,14 @@ __all__ = ["LEGACY_MAGIC", "MAGIC", "is_magic", "read"]
 MAGIC = b"\x04\x22\x4d\x18"
 LEGACY_MAGIC = b"\x02\x21\x4c\x18"
 
-# Bits of FLG, the first byte of a descriptor; its top two are the version. BD is the second byte.
-_INDEPENDENT = 0x20
-_BLOCK_CHECKSUM = 0x10
-_CONTENT_SIZE = 0x08
-_CONTENT_CHECKSUM = 0x04
-_DICTIONARY_ID = 0x01
-_FLG_RESERVED = 0x02
-_BD_RESERVED = 0x8F
-#: Bytes of a descriptor that has every field, with its checksum.
-_DESCRIPTOR_SIZE = 15
-
 #: Top bit of a size word: the payload is not compressed.
 _RAW_SHIFT = 31
 _SIZE_MASK = (1 << _RAW_SHIFT) - 1
-_LEGACY_MAXIMUM = 8 << 20
 #: Bytes that a block of the legacy maximum may grow to where it does not compress.
-_LEGACY_STORED_MAXIMUM = _LEGACY_MAXIMUM + _LEGACY_MAXIMUM // 255 + 16
+_LEGACY_STORED_MAXIMUM = LEGACY_MAXIMUM + LEGACY_MAXIMUM // 255 + 16
 #: No byte of a block adds more to a length than this (LZ4 block format, "Compressed block format").
 _EXPANSION = 255
-#: Sizes from here on are no sizes of files; the largest one also means "unknown" in a span.
-_SIZE_LIMIT = 1 << 63
 _SHOWN = 16
-
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """What the header of a frame says; `body` is the offset of its first size word."""
-
-    start: int
-    body: int
-    maximum: int = _LEGACY_MAXIMUM
-    independent: bool = True
-    block_checksum: bool = False
-    content_checksum: bool = False
-    content_size: int | None = None
-    dictionary_id: int | None = None
-    legacy: bool = False
 
 
 def is_magic(first: bytes) -> bool:
@@ -125,7 +94,7 @@ class _Walk:
         self.offsets = array("Q")
         self.words = array("Q")
         self.checksums = array("Q")
-        self.frames: list[_Frame] = []
+        self.frames: list[Frame] = []
         self.counts: list[int] = []
         self.spans: list[tuple[int, int, int, int, int, int]] = []
         self.skippable_frames = 0
@@ -143,10 +112,10 @@ class _Walk:
             return start + skippable.HEADER_SIZE + skippable.content_size(self.source, start)
         first = len(self.offsets)
         if magic == MAGIC:
-            frame = _read_header(self.source, start, self.options)
+            frame = read_header(self.source, start, self.options)
             end = self._add_span(frame, first, self._walk_blocks(frame))
         elif magic == LEGACY_MAGIC:
-            frame = _Frame(start, start + 4, legacy=True)
+            frame = Frame(start, start + 4, legacy=True)
             end = self._walk_legacy_blocks(frame)
         else:
             raise _no_frame(self.source, start)
@@ -154,7 +123,7 @@ class _Walk:
         self.counts.append(len(self.offsets) - first)
         return end
 
-    def _walk_blocks(self, frame: _Frame) -> int:
+    def _walk_blocks(self, frame: Frame) -> int:
         """Note the blocks of a standard frame; return the offset behind its end mark."""
         source = self.source
         peek, from_bytes, limit = source.peek, int.from_bytes, frame.maximum
@@ -162,7 +131,7 @@ class _Walk:
         shift, checksum_mask = (32, 0xFFFFFFFF) if frame.block_checksum else (0, 0)
         between = 8 if frame.block_checksum else 4
         position = frame.body + 4
-        word = from_bytes(_peek_exact(source, frame.body, 4), "little")
+        word = from_bytes(source.peek_exact(frame.body, 4), "little")
         while word:
             size = word & _SIZE_MASK
             if size > limit:
@@ -173,19 +142,19 @@ class _Walk:
             position += size
             gap = peek(position, between)
             if len(gap) != between:
-                raise _cut_short(source, position, len(gap), between)
+                raise source.cut_short(position, gap, between)
             value = from_bytes(gap, "little")
             self.checksums.append(value & checksum_mask)
             word = value >> shift
             position += between
         return position
 
-    def _walk_legacy_blocks(self, frame: _Frame) -> int:
+    def _walk_legacy_blocks(self, frame: Frame) -> int:
         """Note the blocks of a legacy frame; return its end: that of the file, or a known magic."""
         source, position = self.source, frame.body
         while (word := source.peek(position, 4)) and not _starts_frame(word):
             if len(word) != 4:
-                raise _cut_short(source, position, len(word), 4)
+                raise source.cut_short(position, word, 4)
             size = int.from_bytes(word, "little")
             if not 0 < size <= _LEGACY_STORED_MAXIMUM:
                 raise _no_legacy_block(source, position, size)
@@ -194,15 +163,15 @@ class _Walk:
             self.checksums.append(0)
             position += 4 + size
             if position > source.size:
-                raise _cut_short(source, position, 0, 0)
+                raise source.cut_short(position, b"", 0)
         return position
 
-    def _add_span(self, frame: _Frame, first: int, end: int) -> int:
+    def _add_span(self, frame: Frame, first: int, end: int) -> int:
         """Note the content size, and the checksum at `end`; return the offset behind it."""
         size = UNKNOWN if frame.content_size is None else frame.content_size
         count = len(self.offsets) - first
         if frame.content_checksum:
-            value = int.from_bytes(_peek_exact(self.source, end, 4), "little")
+            value = int.from_bytes(self.source.peek_exact(end, 4), "little")
             self.spans.append((first, count, size, end, value, Checksum.XXH32))
             return end + 4
         if frame.content_size is not None:
@@ -242,63 +211,7 @@ class _Walk:
         return np.repeat(values, np.array(self.counts, np.intp))
 
 
-def _read_header(source: Source, start: int, options: Options) -> _Frame:
-    """Read the descriptor of a standard frame (LZ4 frame format, "Frame Descriptor")."""
-    place = start + 4
-    descriptor = source.peek(place, _DESCRIPTOR_SIZE)
-    flags = descriptor[0] if descriptor else 0
-    end = 2 + 8 * bool(flags & _CONTENT_SIZE) + 4 * bool(flags & _DICTIONARY_ID)
-    if len(descriptor) <= end:
-        raise _cut_short(source, place, len(descriptor), end + 1)
-    _check_descriptor(source, place, descriptor[: end + 1])
-    frame = _Frame(
-        start=start,
-        body=place + end + 1,
-        maximum=1 << 8 + 2 * (descriptor[1] >> 4),
-        independent=bool(flags & _INDEPENDENT),
-        block_checksum=bool(flags & _BLOCK_CHECKSUM),
-        content_checksum=bool(flags & _CONTENT_CHECKSUM),
-        content_size=_field(descriptor[2:10]) if flags & _CONTENT_SIZE else None,
-        dictionary_id=_field(descriptor[end - 4 : end]) if flags & _DICTIONARY_ID else None,
-    )
-    _check_frame(source, frame, options)
-    return frame
-
-
-def _check_descriptor(source: Source, place: int, descriptor: bytes) -> None:
-    flags, limits = descriptor[:2]
-    if flags >> 6 != 1:
-        raise UnsupportedCodecError(
-            f"LZ4 frame of version {flags >> 6} (FLG byte 0x{flags:02x}); only version 1 is known",
-            source=source.name,
-            offset=place,
-        )
-    found, expected = descriptor[-1], xxhash.xxh32_intdigest(descriptor[:-1]) >> 8 & 0xFF
-    if found != expected:
-        message = f"the frame header's checksum is 0x{found:02x}, its bytes give 0x{expected:02x}"
-        raise source.broken(place + len(descriptor) - 1, message)
-    if flags & _FLG_RESERVED or limits & _BD_RESERVED:
-        message = f"reserved bits are set (FLG 0x{flags:02x}, BD 0x{limits:02x}); they must be 0"
-        raise source.broken(place, message)
-    if limits >> 4 < 4:
-        message = f"block maximum code {limits >> 4}; expected 4 to 7 (64 KiB to 4 MiB)"
-        raise source.broken(place + 1, message)
-
-
-def _check_frame(source: Source, frame: _Frame, options: Options) -> None:
-    if frame.dictionary_id is not None and options.dictionary is None:
-        raise UnsupportedCodecError(
-            f"the frame needs the dictionary with ID {frame.dictionary_id} "
-            f"(0x{frame.dictionary_id:08x}); give it with the option dictionary (--dictionary)",
-            source=source.name,
-            offset=frame.start,
-        )
-    if frame.content_size is not None and frame.content_size >= _SIZE_LIMIT:
-        message = f"a content size of {frame.content_size} bytes, which no file can have"
-        raise source.broken(frame.start + 6, message)
-
-
-def _details(frames: list[_Frame]) -> dict[str, Any]:
+def _details(frames: list[Frame]) -> dict[str, Any]:
     """Return what ``inspect`` says; the booleans of blocks and content hold for every frame."""
     sizes = [frame.content_size for frame in frames if frame.content_size is not None]
     return {
@@ -323,7 +236,7 @@ def _one_or_all(values: Iterable[int]) -> int | list[int] | None:
     return distinct[0] if distinct else None
 
 
-def _serial(frames: list[_Frame]) -> str:
+def _serial(frames: list[Frame]) -> str:
     linked = [frame.start for frame in frames if not frame.independent]
     if not linked:
         return ""
@@ -332,23 +245,6 @@ def _serial(frames: list[_Frame]) -> str:
 
 def _starts_frame(first: bytes) -> bool:
     return is_magic(first) or skippable.is_magic(first)
-
-
-def _field(data: bytes) -> int:
-    return int.from_bytes(data, "little")
-
-
-def _peek_exact(source: Source, offset: int, size: int) -> bytes:
-    data = source.peek(offset, size)
-    if len(data) != size:
-        raise _cut_short(source, offset, len(data), size)
-    return data
-
-
-def _cut_short(source: Source, offset: int, got: int, wanted: int) -> FormatError:
-    """Return the error for `got` of `wanted` bytes at an offset, which may lie past the end."""
-    end = min(offset + got, source.size)
-    return source.truncated(end, offset + wanted - end)
 
 
 def _no_frame(source: Source, offset: int) -> FormatError:

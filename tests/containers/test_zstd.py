@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import io
 import json
-import random
 import shutil
 import subprocess
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import pytest
-import xxhash
 import zstandard
 
 from gpuload.chunks import Checksum, Codec
@@ -18,104 +16,34 @@ from gpuload.containers import read_index, zstd
 from gpuload.errors import FormatError, GpuloadError, MemoryLimitError, UnsupportedCodecError
 from gpuload.options import Options
 from gpuload.sources import BytesSource, LocalFile
-from tests.containers.container_tests import ContainerTests, WatchedSource, columns
+from tests.containers.container_tests import ContainerTests, columns
+from tests.containers.zstd_frames import (
+    COMPRESSED,
+    HAND,
+    KIB,
+    MAGIC,
+    MIB,
+    NOISE,
+    ONE,
+    RAW,
+    RESERVED,
+    RLE,
+    TEXT,
+    WINDOW_1M,
+    block,
+    compress,
+    decode_rows,
+    ends,
+    frame,
+    little,
+    low64,
+    raw,
+    read,
+    skippable,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from gpuload.containers.base import Index
-
-MAGIC = b"\x28\xb5\x2f\xfd"
-RAW, RLE, COMPRESSED, RESERVED = range(4)
-KIB, MIB = 1 << 10, 1 << 20
-#: Window descriptor of 1 MiB: exponent 10, mantissa 0.
-WINDOW_1M = 0x50
-
-
-def little(value: int, size: int) -> bytes:
-    return value.to_bytes(size, "little")
-
-
-def block(kind: int, size: int, content: bytes = b"", *, last: bool = True) -> bytes:
-    return little(size << 3 | kind << 1 | last, 3) + content
-
-
-def raw(content: bytes, *, last: bool = True) -> bytes:
-    return block(RAW, len(content), content, last=last)
-
-
-def frame(
-    *blocks: bytes,
-    window: int | None = WINDOW_1M,
-    content_size: tuple[int, int] | None = None,
-    dictionary: tuple[int, int] = (0, 0),
-    checksum: int | None = None,
-    reserved: bool = False,
-) -> bytes:
-    """Return a frame; sizes and IDs are pairs of value and field size, no window is one segment."""
-    content, content_bytes = content_size or (0, 0)
-    identifier, id_bytes = dictionary
-    descriptor = {0: 0, 1: 0, 2: 1, 4: 2, 8: 3}[content_bytes] << 6 | {0: 0, 1: 1, 2: 2, 4: 3}[
-        id_bytes
-    ]
-    descriptor |= (window is None) << 5 | reserved << 3 | (checksum is not None) << 2
-    header = MAGIC + bytes([descriptor]) + (b"" if window is None else bytes([window]))
-    header += little(identifier, id_bytes) + little(content, content_bytes)
-    return header + b"".join(blocks) + (b"" if checksum is None else little(checksum, 4))
-
-
-def skippable(content: bytes, magic: int = 0x184D2A50) -> bytes:
-    return little(magic, 4) + little(len(content), 4) + content
-
-
-def seek_table(
-    entries: list[tuple[int, ...]], *, descriptor: int | None = None, count: int | None = None
-) -> bytes:
-    """Return a seek table; entries are (stored size, decoded size) and maybe a checksum."""
-    if descriptor is None:
-        descriptor = 0x80 * any(len(entry) == 3 for entry in entries)
-    count = len(entries) if count is None else count
-    content = b"".join(little(value, 4) for entry in entries for value in entry)
-    footer = little(count, 4) + bytes([descriptor]) + little(0x8F92EAB1, 4)
-    return skippable(content + footer, 0x184D2A5E)
-
-
-def low64(content: bytes) -> int:
-    return xxhash.xxh64_intdigest(content) & 0xFFFFFFFF
-
-
-def compress(content: bytes, **flags: bool) -> bytes:
-    return zstandard.ZstdCompressor(level=3, **flags).compress(content)
-
-
-def read(data: bytes, **options: Any) -> Index:
-    return zstd.read(BytesSource(data, "a.zst"), Options(**options))
-
-
-def decode_rows(data: bytes, index: Index) -> bytes:
-    """Decode every row with libzstd and check its size and checksum."""
-    parts = []
-    for row in index.chunks:
-        payload = data[int(row["offset"]) : int(row["offset"] + row["stored_size"])]
-        part = zstandard.ZstdDecompressor().stream_reader(payload).read()
-        assert len(part) == row["raw_size"] if row["exact"] else len(part) <= row["raw_size"]
-        assert row["checksum"] == (low64(part) if row["checksum_kind"] else 0)
-        parts.append(part)
-    return b"".join(parts)
-
-
-TEXT = b"some text, some more text; " * 20
-ONE = compress(TEXT, write_checksum=True)
-HAND = frame(raw(b"hand", last=False), block(RLE, 1000, b"z"))
-SEEKABLE_FRAMES = [compress(part) for part in (TEXT, b"", TEXT[:100])]
-SEEKABLE = b"".join(SEEKABLE_FRAMES) + seek_table(
-    [(len(f), len(c)) for f, c in zip(SEEKABLE_FRAMES, (TEXT, b"", TEXT[:100]), strict=True)]
-)
-NOISE = random.Random(1).randbytes(64 * KIB)
-
-
-def ends(*parts: bytes) -> list[int]:
-    return [len(b"".join(parts[:i])) for i in range(1, len(parts) + 1)]
 
 
 class TestZstdContract(ContainerTests):
@@ -125,29 +53,14 @@ class TestZstdContract(ContainerTests):
         "by hand": HAND,
         "frames": ONE + HAND + ONE,
         "skippable": skippable(b"first") + ONE + skippable(b"") + HAND,
-        "seekable": SEEKABLE,
         "dictionary ID": frame(raw(b"x"), dictionary=(7, 1)),
     }
     whole_prefixes: ClassVar = {
         "frames": ends(ONE, HAND),
         "skippable": ends(skippable(b"first"), ONE, skippable(b"")),
-        "seekable": ends(*SEEKABLE_FRAMES),
     }
     options = Options(dictionary=b"\x37\xa4\x30\xec\x07\x00\x00\x00")
     large = frame(raw(NOISE)) * 16 + frame(*[raw(NOISE, last=False)] * 8, raw(b""))
-
-
-class TestSeekableContract(ContainerTests):
-    reader = zstd
-    good: ClassVar = {
-        "with checksums": ONE
-        + HAND
-        + seek_table(
-            [(len(ONE), len(TEXT), low64(TEXT)), (len(HAND), 1004, low64(b"hand" + b"z" * 1000))]
-        )
-    }
-    whole_prefixes: ClassVar = {"with checksums": ends(ONE, HAND)}
-    large = frame(raw(NOISE)) * 16 + seek_table([(len(frame(raw(NOISE))), len(NOISE))] * 16)
 
 
 @pytest.mark.parametrize(
@@ -415,150 +328,6 @@ def test_skippable_frame_beyond_the_end() -> None:
     data = ONE + skippable(b"content")
     with pytest.raises(FormatError, match=f"byte {len(data) - 1}: the file ends here"):
         read(data[:-1])
-
-
-# --- seek table
-
-
-def listed(data: bytes, entries: list[tuple[int, ...]], **options: Any) -> Index:
-    return read(data + seek_table(entries, **options))
-
-
-def test_seek_table_gives_exact_sizes() -> None:
-    frames = [compress(TEXT[:size], write_content_size=False) for size in (500, 1, 300)]
-    data = b"".join(frames)
-    index = listed(data, [(len(f), size) for f, size in zip(frames, (500, 1, 300), strict=True)])
-    assert index.exact
-    assert index.batchable
-    assert index.details["seek_table"]
-    assert (index.details["frames"], index.details["skippable_frames"]) == (3, 1)
-    assert columns(index, "raw_size", "checksum_kind") == [(500, 0), (1, 0), (300, 0)]
-    assert decode_rows(data, index) == TEXT[:500] + TEXT[:1] + TEXT[:300]
-    assert not index.warnings
-
-
-def test_seek_table_gives_checksums() -> None:
-    data = HAND + ONE
-    content = b"hand" + b"z" * 1000
-    index = listed(data, [(len(HAND), 1004, low64(content)), (len(ONE), len(TEXT), low64(TEXT))])
-    assert decode_rows(data, index) == content + TEXT
-    assert columns(index, "checksum_kind") == [(Checksum.XXH64_LOW,)] * 2
-    assert index.details["checksums"] == 2
-
-
-def test_checksums_of_the_frames_count_beside_a_table_without() -> None:
-    index = listed(HAND + ONE, [(len(HAND), 1004), (len(ONE), len(TEXT))])
-    assert columns(index, "checksum", "checksum_kind") == [
-        (0, Checksum.NONE),
-        (low64(TEXT), Checksum.XXH64_LOW),
-    ]
-
-
-def test_blocks_of_listed_frames_are_not_walked() -> None:
-    big = frame(*[raw(b"ab", last=False)] * 1000, raw(b""))
-    source = WatchedSource(big * 10 + seek_table([(len(big), 2000)] * 10))
-    assert zstd.read(source, Options()).exact
-    assert source.reads < 20
-
-
-def test_listed_skippable_frames_make_no_rows() -> None:
-    skip = skippable(b"user data")
-    data = skip + ONE + skip
-    index = listed(data, [(len(skip), 0), (len(ONE), len(TEXT)), (len(skip), 0)])
-    assert index.details["seek_table"]
-    assert columns(index, "offset", "stored_size") == [(len(skip), len(ONE))]
-    assert (index.details["frames"], index.details["skippable_frames"]) == (1, 3)
-
-
-def test_unused_bits_are_ignored() -> None:
-    assert listed(ONE, [(len(ONE), len(TEXT))], descriptor=3).details["seek_table"]
-
-
-def test_table_of_no_frames() -> None:
-    assert len(listed(b"", []).chunks) == 0
-
-
-GOOD = (len(ONE), len(TEXT))
-
-
-#: Frames, the entries of their table, how it is built, and why it is ignored.
-CONTRADICTIONS: dict[str, tuple[bytes, list[tuple[int, ...]], dict[str, int], str]] = {
-    "reserved bits": (ONE, [GOOD], {"descriptor": 4}, "descriptor 0x04 has reserved bits"),
-    "count": (ONE, [GOOD], {"count": 2}, "no skippable frame with 2 entries"),
-    "largest count": (ONE, [GOOD], {"count": 2**32 - 1}, "no skippable frame with 4294967295"),
-    "entry size": (ONE, [GOOD], {"descriptor": 0x80}, "no skippable frame with 1 entries"),
-    "too short": (ONE, [(len(ONE) - 1, len(TEXT))], {}, f"{len(ONE) - 1} bytes, but {len(ONE)}"),
-    "too long": (ONE, [GOOD, GOOD], {}, "add up to"),
-    "too many": (ONE, [(1, 1)] * 100, {}, "100 frames do not fit"),
-    "frame of 0 bytes": (ONE, [(0, 0), GOOD], {}, "fewer bytes than any frame"),
-    "frame of 8 bytes": (HAND + ONE, [(8, 0), (len(HAND + ONE) - 8, 9)], {}, "of 8 bytes that"),
-    "no frame there": (
-        HAND + ONE,
-        [(len(HAND) + 1, 1004), (len(ONE) - 1, len(TEXT))],
-        {},
-        f"byte {len(HAND) + 1}: the seek table is ignored: it lists a frame here, but found b5 2f",
-    ),
-    "content size": (
-        ONE,
-        [(len(ONE), 539)],
-        {},
-        "it lists 539 decoded bytes, the frame states 540",
-    ),
-    "checksum": (ONE, [(*GOOD, low64(TEXT) ^ 1)], {}, "its checksum 0x"),
-    "more than fits": (HAND, [(len(HAND), 1 << 30)], {}, "more than its header allows"),
-    "skippable frame with content": (
-        skippable(b"1") + ONE,
-        [(9, 1), GOOD],
-        {},
-        "of 9 bytes starts",
-    ),
-    "two skippable frames as one": (
-        skippable(b"1") * 2 + ONE,
-        [(18, 0), GOOD],
-        {},
-        "a skippable frame of 9 bytes starts here; it lists one of 18 bytes",
-    ),
-}
-
-
-@pytest.mark.parametrize("case", CONTRADICTIONS)
-def test_table_that_contradicts_the_file(case: str) -> None:
-    data, entries, options, reason = CONTRADICTIONS[case]
-    index = listed(data, entries, **options)
-    assert not index.details["seek_table"]
-    assert index.chunks.tolist() == read(data).chunks.tolist()
-    (warning,) = index.warnings
-    assert "the seek table is ignored: " in warning
-    assert reason in warning
-    with pytest.raises(FormatError, match="the seek table is ignored"):
-        read(data + seek_table(entries, **options), strict=True)
-
-
-def test_table_that_lists_a_broken_header() -> None:
-    broken = frame(raw(b"x"), reserved=True)
-    with pytest.raises(FormatError, match="the reserved bit must be zero"):
-        listed(broken, [(len(broken), 1)])
-
-
-def test_table_must_end_the_file() -> None:
-    table = seek_table([GOOD])
-    assert not read(ONE + table + skippable(b"")).details["seek_table"]
-    assert not read(ONE + table[:-1] + b"\0").warnings
-
-
-def test_other_skippable_frame_with_the_magic_of_a_table() -> None:
-    index = read(ONE + skippable(b"no table", 0x184D2A5E))
-    assert not index.details["seek_table"]
-    assert not index.warnings
-
-
-def test_listed_frames_need_windows_and_dictionaries_too() -> None:
-    large = frame(raw(b"x"), window=0xFF)
-    with pytest.raises(MemoryLimitError, match=f"byte {len(ONE)}: .*window_limit"):
-        listed(ONE + large, [GOOD, (len(large), 1)])
-    other = frame(raw(b"x"), dictionary=(99, 1))
-    with pytest.raises(UnsupportedCodecError, match="ID 99"):
-        listed(ONE + other, [GOOD, (len(other), 1)])
 
 
 # --- reference tools and the corpus

@@ -18,12 +18,12 @@ from gpuload.sources import Source, open_source
 from gpuload.writers import make_writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future
 
     from typing_extensions import Buffer
 
-    from gpuload.writers.base import Writer
+    from gpuload.writers.base import Packed, Writer
 
     Progress = Callable[[int, int], object]
 
@@ -197,32 +197,36 @@ def _open_pool(workers: int) -> Iterator[ThreadPoolExecutor]:
 
 
 class _Group(NamedTuple):
-    data: bytes
-    notes: Sequence[Buffer]
-    raw_size: int
+    raw: memoryview
+    packed: Packed
 
 
 def _packed_groups(
     source: Source, writer: Writer, pool: ThreadPoolExecutor, in_flight: int
 ) -> Iterator[_Group]:
-    """Yield all groups in the order of the data, packing the next ones meanwhile."""
+    """Yield all groups in the order of the data, packing the next ones meanwhile.
+
+    A group is valid until the next one is asked for: its memory is used again.
+    """
     size = max(1, _GROUP_SIZE // writer.chunk_size) * writer.chunk_size
     pending: deque[Future[_Group]] = deque()
+    spare: list[memoryview] = []
     for start in range(0, source.size, size):
         if len(pending) == in_flight:
-            yield pending.popleft().result()
-        end = min(start + size, source.size)
-        pending.append(pool.submit(_pack_group, source, writer, start, end))
+            group = pending.popleft().result()
+            yield group
+            spare.append(group.raw)
+        left = source.size - start
+        raw = spare.pop() if spare else memoryview(bytearray(min(size, left)))
+        pending.append(pool.submit(_pack_group, source, writer, start, raw[:left]))
     while pending:
         yield pending.popleft().result()
 
 
-def _pack_group(source: Source, writer: Writer, start: int, end: int) -> _Group:
-    data = memoryview(bytearray(end - start))
-    source.read_exact(start, data)
+def _pack_group(source: Source, writer: Writer, start: int, raw: memoryview) -> _Group:
+    source.read_exact(start, raw)
     step = writer.chunk_size
-    packed = writer.pack([data[at : at + step] for at in range(0, len(data), step)])
-    return _Group(b"".join(packed.pieces), packed.notes, len(data))
+    return _Group(raw, writer.pack([raw[at : at + step] for at in range(0, len(raw), step)]))
 
 
 def _write_stream(
@@ -230,10 +234,11 @@ def _write_stream(
 ) -> None:
     sink.write(writer.header(raw_size))
     done = 0
-    for group in groups:
-        writer.note(group.notes)
-        sink.write(group.data)
-        done += group.raw_size
+    for raw, packed in groups:
+        writer.note(packed.notes)
+        # Joined here and not in the pool: the allocator then hands out the same memory every time.
+        sink.write(b"".join(packed.pieces))
+        done += len(raw)
         if progress is not None:
             progress(done, raw_size)
     sink.write(writer.trailer())

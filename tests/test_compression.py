@@ -17,7 +17,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuload.compress import compress
+from gpuload.compression import compress
 from gpuload.errors import FormatError
 from gpuload.sources import BytesSource, open_source
 
@@ -96,6 +96,12 @@ class TestEveryCodec:
         # Four groups in flight, and one that was just handed out.
         assert max(ahead) <= 5 << 20
         assert max(reads) <= 1 << 20
+
+
+@pytest.mark.parametrize(("codec", "level"), [("lz4", 9), ("gzip", 10), ("zstd", 6), ("zstd", 12)])
+def test_bytes_do_not_depend_on_threads_at_other_levels(codec, level):
+    options = {"codec": codec, "level": level}
+    assert packed(DATA, threads=1, **options) == packed(DATA, threads=3, **options)
 
 
 class TestReport:
