@@ -28,8 +28,8 @@ _HEADER = (
     f"{'chunk':>9} {'offset':>15} {'stored':>11} {'raw':>13}  {'codec':<8} {'checksum':<24} flags"
 )
 _FLAGS = {"chained": "needs the chunk before", "dictionary": "needs a dictionary"}
-_CODECS = {codec.value: codec.name for codec in Codec}
-_CHECKSUMS = {kind.value: kind.name for kind in Checksum}
+_CODECS = {codec.value: codec.name.lower() for codec in Codec}
+_CHECKSUMS = {kind.value: kind.name.lower() for kind in Checksum}
 
 
 def json_rows(table: ChunkTable) -> Iterator[str]:
@@ -56,11 +56,10 @@ def _blocks(table: ChunkTable) -> Iterator[list[dict[str, Any]]]:
 
 def _row(chunk: int, *values: Any) -> dict[str, Any]:
     row = {"chunk": chunk, **dict(zip(_FIELDS, values, strict=True))}
-    row["codec"] = _CODECS.get(row["codec"], str(row["codec"]))
-    kind = _CHECKSUMS.get(row["checksum_kind"], str(row["checksum_kind"]))
-    row["checksum_kind"] = kind
-    if kind == Checksum.NONE.name:
-        row["checksum_kind"] = row["checksum"] = None
+    row["codec"] = _CODECS[row["codec"]]
+    if row["checksum_kind"] == Checksum.NONE:
+        return {**row, "checksum_kind": None, "checksum": None}
+    row["checksum_kind"] = _CHECKSUMS[row["checksum_kind"]]
     return row
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from .inputs import STDIN_NAME, Batch, open_input
+from .inputs import Batch, open_input
 from .options import examples, force_option, json_option, quiet_option, size_option, threads_option
 from .outputs import Target, check, name_write_errors
 from .progress import encoding_bar
@@ -70,7 +70,7 @@ def command(
     public seek table, snappy is the Snappy framing format.
     """
     codec = codec or _codec_of(output)
-    target = Target(file, output or _default_output(file, codec))
+    target = Target(file, _default_output(file, codec) if output is None else output)
     check([target], force=force)
     batch = Batch(keep_going=False, as_json=as_json, json_to_stderr=target.output == "-")
     with batch.guard(file):
@@ -98,19 +98,17 @@ def _default_output(file: str, codec: str) -> str:
 def _compress(
     target: Target, codec: str, *, force: bool, quiet: bool, **settings: Any
 ) -> CompressReport:
-    from gpuload.compression import compress
+    import gpuload
 
-    name = STDIN_NAME if target.file == "-" else target.file
     dest: str | BinaryIO = sys.stdout.buffer if target.output == "-" else target.output
-    with name_write_errors(target.output), encoding_bar(name, quiet=quiet) as progress:
+    with (
+        open_input(target.file) as source,
+        name_write_errors(target.output),
+        encoding_bar(source.name, quiet=quiet) as progress,
+    ):
         try:
-            return compress(
-                open_input(target.file),
-                dest,
-                codec=codec,
-                overwrite=force,
-                progress=progress,
-                **settings,
+            return gpuload.compress(
+                source, dest, codec=codec, overwrite=force, progress=progress, **settings
             )
         except ValueError as error:
             raise click.UsageError(str(error)) from None

@@ -20,7 +20,8 @@ from .outputs import Target, open_output, plan
 from .progress import decoding_bar
 
 if TYPE_CHECKING:
-    from gpuload.loader import Container, Report
+    from gpuload.loader import Container
+    from gpuload.report import Report
 
 __all__ = ["command"]
 
@@ -44,9 +45,7 @@ __all__ = ["command"]
 @click.option("-c", "--stdout", "to_stdout", is_flag=True, help="Write to standard output.")
 @force_option
 @click.option("-k", "--keep-going", is_flag=True, help="Go on with the next file after a bad one.")
-@click.option(
-    "--no-verify", "verify", flag_value=False, type=bool, default=True, help="Skip checksums."
-)
+@click.option("--no-verify", is_flag=True, help="Skip checksums.")
 @loading_options
 @json_option
 @quiet_option
@@ -58,6 +57,7 @@ def command(
     to_stdout: bool,
     force: bool,
     keep_going: bool,
+    no_verify: bool,
     as_json: bool,
     quiet: bool,
     **options: Any,
@@ -71,6 +71,7 @@ def command(
     Suffixes that are taken off: .lz4 .gz .bgz .zst .zstd .sz .snappy; .tgz and .tzst become .tar.
       curl -s https://example.org/data.gz | gpuload decompress - -o data
     """
+    options["verify"] = not no_verify
     targets = plan(files, output, output_dir, to_stdout=to_stdout, force=force)
     to_standard = any(target.output == "-" for target in targets)
     batch = Batch(keep_going=keep_going, as_json=as_json, json_to_stderr=to_standard)

@@ -133,15 +133,15 @@ def _library(name: str) -> ctypes.CDLL | None:
 def _print(report: dict[str, Any]) -> None:
     click.echo(f"gpuload {report['gpuload']}")
     for label in ("python", "platform", "threads"):
-        click.echo(f"  {label:<14} {report[label]}")
+        click.echo(f"  {label:<17} {report[label]}")
     click.echo("codecs")
     for row in report["codecs"]:
         library = f"{row['library']} {row['version'] or 'not installed'}"
-        click.echo(f"  {row['codec']:<14} {library:<24} {row['purpose']}")
+        click.echo(f"  {row['codec']:<17} {library:<20} {row['purpose']}")
     for section in ("gpu", "extras"):
         click.echo(section)
         for part in report[section]:
-            click.echo(f"  {part['name']:<14} {_state(part)}")
+            click.echo(f"  {part['name']:<17} {_state(part)}")
 
 
 def _state(part: dict[str, Any]) -> str:

@@ -43,9 +43,7 @@ def open_container(file: str, options: dict[str, Any], *, quiet: bool) -> Iterat
     import gpuload
 
     given = {name: value for name, value in options.items() if value is not None}
-    with _library_errors(file):
-        container = gpuload.open(open_input(file), **given)
-    with container:
+    with gpuload.open(open_input(file), **given) as container:
         try:
             yield container
         finally:
@@ -53,14 +51,17 @@ def open_container(file: str, options: dict[str, Any], *, quiet: bool) -> Iterat
                 warn(container.warnings)
 
 
-def open_input(file: str) -> Source | str | os.PathLike[str]:
-    """Return what the library reads for a name on the command line."""
+def open_input(file: str) -> Source:
+    """Open a name on the command line: a path, a URL or ``-``."""
+    from gpuload.sources import open_source
+
     if file == "-":
         return _standard_input()
     # To the library "://" makes a URL; a file that exists under such a name is a file.
-    if "://" in file and os.path.lexists(file):
-        return Path(file)
-    return file
+    if "://" not in file or os.path.lexists(file):
+        return open_source(Path(file) if "://" in file else file)
+    with _fsspec_errors(file):
+        return open_source(file)
 
 
 def _standard_input() -> Source:
@@ -74,7 +75,8 @@ def _standard_input() -> Source:
         # A redirected file need not be copied: this is a second, independent way to open it.
         with contextlib.suppress(OSError):
             return LocalFile("/dev/stdin", STDIN_NAME)
-    return spool(sys.stdin.buffer, STDIN_NAME)
+    # Without its buffer, which would retry a read that Ctrl-C interrupted between two of its own.
+    return spool(getattr(sys.stdin.buffer, "raw", sys.stdin.buffer), STDIN_NAME)
 
 
 def _is_unread_file(stream: TextIO) -> bool:
@@ -86,16 +88,14 @@ def _is_unread_file(stream: TextIO) -> bool:
 
 
 @contextlib.contextmanager
-def _library_errors(file: str) -> Iterator[None]:
+def _fsspec_errors(url: str) -> Iterator[None]:
+    """Turn what fsspec raises for unknown protocols and uninstalled file systems into OSError."""
     try:
         yield
     except FAILURES:
         raise
     except (ImportError, TypeError, ValueError) as error:
-        # What fsspec raises for URLs of unknown protocols and for uninstalled file systems.
-        if "://" not in file:
-            raise
-        raise OSError(f"{file}: {error}") from error
+        raise OSError(f"{url}: {error}") from error
 
 
 def _failure_record(name: str, error: BaseException, lines: list[str]) -> dict[str, Any]:

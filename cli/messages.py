@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = [
     "FAILURES",
     "complain",
-    "counts",
     "describe",
     "human_size",
     "json_line",
@@ -57,11 +56,6 @@ def human_size(size: float) -> str:
 def plural(count: int, noun: str) -> str:
     """Return a count with its noun, such as ``1 chunk`` or ``2,000 chunks``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
-
-
-def counts(kinds: dict[str, int]) -> str:
-    """Return counts by kind, such as ``3 CRC32, 1 XXH32``."""
-    return ", ".join(f"{count:,} {kind}" for kind, count in kinds.items() if count)
 
 
 def json_line(record: dict[str, Any]) -> str:

@@ -137,7 +137,10 @@ def plan(
         raise click.UsageError("standard input can be read only once")
     if to_stdout:
         output = "-"
-    targets = [Target(file, output or _default_output(file, output_dir)) for file in files]
+    targets = [
+        Target(file, _default_output(file, output_dir) if output is None else output)
+        for file in files
+    ]
     check(targets, force=force)
     return targets
 

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .inputs import Batch, open_container
-from .messages import counts, human_size, plural, printable
+from .messages import human_size, plural, printable
 from .options import examples, files_argument, json_option, loading_options, quiet_option
 from .progress import decoding_bar
 
 if TYPE_CHECKING:
-    from gpuload.loader import Container, Report
+    from gpuload.loader import Container
+    from gpuload.report import Report
 
 __all__ = ["command"]
 
@@ -75,5 +76,8 @@ def _print(container: Container, report: Report, *, quiet: bool) -> None:
 
 
 def _checks(report: Report) -> str:
-    verified = counts(report.verified)
-    return f"checksums verified: {verified}" if verified else "the file has no checksums"
+    verified, unverified = (sum(kinds.values()) for kinds in (report.verified, report.unverified))
+    if not verified + unverified:
+        return "the file has no checksums"
+    left = f", {unverified:,} not verified" if unverified else ""
+    return f"{plural(verified, 'checksum')} verified{left}"

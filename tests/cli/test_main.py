@@ -25,10 +25,11 @@ def test_version_in_a_process(process) -> None:
     assert result.stdout.decode() == f"gpuload {gpuload.__version__}\n"
 
 
-def test_version_imports_no_numpy() -> None:
+@pytest.mark.parametrize("option", ["--version", "--help"])
+def test_answers_without_heavy_imports(option: str) -> None:
     code = (
         "import sys, gpuload_cli\n"
-        "try: gpuload_cli.cli.main(['--version'])\n"
+        f"try: gpuload_cli.cli.main(['{option}'])\n"
         "except SystemExit: pass\n"
         "print(sorted({'numpy', 'cramjam', 'zstandard', 'cuda', 'lz4'} & set(sys.modules)))"
     )
@@ -93,8 +94,8 @@ def test_closed_standard_output(process, gzip_file) -> None:
     assert (result.returncode, result.stderr) == (0, b"")
 
 
-def test_ascii_terminal(process, tmp_path) -> None:
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    result = process("inspect", tmp_path / "\xe9.gz", env=environment)
-    assert result.returncode == 1
-    assert rb"\xe9.gz: No such file or directory" in result.stderr
+def test_names_beyond_the_encoding_of_the_terminal(process, gzip_file, tmp_path) -> None:
+    path = gzip_file.rename(tmp_path / "\u4e2d.gz")
+    result = process("inspect", path, env={**os.environ, "PYTHONIOENCODING": "latin-1"})
+    assert (result.returncode, result.stderr) == (0, b"")
+    assert result.stdout.splitlines()[0].endswith(rb"/\u4e2d.gz")

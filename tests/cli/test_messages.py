@@ -8,7 +8,7 @@ import os
 
 import numpy as np
 import pytest
-from gpuload_cli.messages import counts, describe, human_size, json_line, plural, printable
+from gpuload_cli.messages import describe, human_size, json_line, plural, printable
 
 from gpuload.errors import ChunkFailure, FormatError, MissingDependencyError, decompress_error
 
@@ -46,10 +46,6 @@ def test_human_size(size: int, text: str) -> None:
 
 def test_plural() -> None:
     assert [plural(n, "chunk") for n in (0, 1, 2000)] == ["0 chunks", "1 chunk", "2,000 chunks"]
-
-
-def test_counts() -> None:
-    assert counts({"CRC32": 3000, "NONE": 0, "XXH32": 1}) == "3,000 CRC32, 1 XXH32"
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_line(terminal: Terminal, clock: Clock) -> None:
 def test_hours(terminal: Terminal, clock: Clock) -> None:
     bar = Bar("x", terminal, clock)
     clock.now += 1
-    bar.update(1, 1 / 7261.5)
+    bar.update(1, 1 / 7262.5)
     assert terminal.getvalue().endswith("2:01:01 left")
 
 

@@ -72,7 +72,7 @@ def test_full_disk_while_compressing(process, tiny_disk, tmp_path) -> None:
 
 def test_full_disk_keeps_going(process, lz4_file, tiny_disk, tmp_path) -> None:
     small = tmp_path / "small.lz4"
-    small.write_bytes(bytes.fromhex("04224d186040820000000000"))  # a frame without blocks
+    small.write_bytes(bytes.fromhex("04224d1860408200000000"))  # a frame without blocks
     result = process("decompress", "-k", lz4_file.path, small, "--output-dir", tiny_disk)
     assert result.returncode == 1
     assert os.listdir(tiny_disk) == ["small"]

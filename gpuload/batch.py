@@ -1,0 +1,91 @@
+"""Turn rows of the chunk table into the driver's array of decompression parameters.
+
+The layout is that of ``CUmemDecompressParams`` (CUDA driver API, ``cuMemBatchDecompressAsync``):
+64 bytes an operation. Every engine on a device takes this array; the codes from 256 on are our own
+and never reach the driver.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuload.chunks import Codec
+
+if TYPE_CHECKING:
+    from gpuload.chunks import ChunkTable
+
+__all__ = ["ALGORITHMS", "DRIVER_CODECS", "PARAMS_DTYPE", "build"]
+
+PARAMS_DTYPE = np.dtype(
+    [
+        ("src_num_bytes", "<u8"),
+        ("dst_num_bytes", "<u8"),
+        ("dst_act_bytes", "<i8"),
+        ("src", "<i8"),
+        ("dst", "<i8"),
+        ("algo", "<i4"),
+        ("padding", "u1", (20,)),
+    ]
+)
+
+#: ``CUmemDecompressAlgorithm`` bits of the codecs that the driver knows.
+DRIVER_CODECS = {Codec.DEFLATE: 1, Codec.SNAPPY: 2, Codec.LZ4: 4}
+#: The `algo` of every codec that decodes in a batch.
+ALGORITHMS = {**DRIVER_CODECS, Codec.RAW: 256, Codec.ZSTD: 257}
+
+_CODES = np.zeros(max(Codec) + 1, np.int32)
+for _codec, _code in ALGORITHMS.items():
+    _CODES[_codec] = _code
+
+
+def build(
+    rows: ChunkTable,
+    *,
+    src: npt.NDArray[np.int64],
+    dst: npt.NDArray[np.int64],
+    actual: int,
+) -> tuple[npt.NDArray[np.void], npt.NDArray[np.intp]]:
+    """Return the parameters of a batch, and the row that each operation belongs to.
+
+    Parameters
+    ----------
+    rows : ChunkTable
+        n rows of codecs in `ALGORITHMS`.
+    src : ndarray of int64, shape (n,)
+        Addresses of the bare payloads.
+    dst : ndarray of int64, shape (n,)
+        Addresses of the slots, each of `raw_size` bytes.
+    actual : int
+        Address of n 32-bit words that receive the decoded sizes, in the order of the rows.
+
+    Returns
+    -------
+    params : ndarray of PARAMS_DTYPE, shape (n,)
+        Largest slot first, which keeps the engine busy to the end.
+    order : ndarray of intp, shape (n,)
+        ``params[i]`` is the operation of ``rows[order[i]]``.
+    """
+    order = _largest_first(rows["raw_size"])
+    params = np.zeros(rows.size, PARAMS_DTYPE)
+    params["src_num_bytes"] = rows["stored_size"][order]
+    params["dst_num_bytes"] = rows["raw_size"][order]
+    params["dst_act_bytes"] = actual + 4 * order
+    params["src"] = src[order]
+    params["dst"] = dst[order]
+    params["algo"] = _CODES[rows["codec"][order]]
+    return params, order
+
+
+def _largest_first(sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
+    """Return a stable order of descending sizes."""
+    largest, number_bits = int(sizes.max(initial=0)), sizes.size.bit_length()
+    if largest.bit_length() + number_bits > 64:
+        return np.argsort(largest - sizes, kind="stable")
+    # Sorting keys that end in their own number is several times faster than a stable argsort.
+    keys = (np.uint64(largest) - sizes) << np.uint64(number_bits)
+    keys |= np.arange(sizes.size, dtype=np.uint64)
+    keys.sort()
+    return (keys & np.uint64((1 << number_bits) - 1)).astype(np.intp)

@@ -1,0 +1,97 @@
+// The library that answers to the name libcuda.so.1.
+//
+// It knows nothing of CUDA. Every driver entry point is one of a row of identical trampolines that
+// pass their arguments on to a callback written in Python. All arguments of the calls that matter
+// are integers or pointers, so a trampoline with twelve 64-bit words fits every one of them in the
+// calling conventions of x86-64 and AArch64 Linux; words that the caller did not pass are never
+// looked at by the callback, whose type says how many there are.
+//
+// The trampolines exist for one reason: handles that C++ code keeps are released after the Python
+// interpreter is gone. From fakecuda_shutdown() on every call is answered as a driver answers that
+// is being unloaded, without entering Python.
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <utility>
+
+namespace {
+
+using Word = std::uint64_t;
+using Entry = int (*)(Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word);
+
+constexpr int kDeinitialized = 4;
+constexpr int kNotFound = 500;
+constexpr std::size_t kSlots = 512;
+
+std::atomic<bool> closed{false};
+std::array<std::atomic<Entry>, kSlots> targets{};
+
+template <std::size_t Slot>
+int trampoline(Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, Word j,
+               Word k, Word l) {
+    if (closed.load()) return kDeinitialized;
+    Entry target = targets[Slot].load();
+    return target ? target(a, b, c, d, e, f, g, h, i, j, k, l) : kNotFound;
+}
+
+template <std::size_t... Slot>
+constexpr std::array<Entry, sizeof...(Slot)> row(std::index_sequence<Slot...>) {
+    return {trampoline<Slot>...};
+}
+
+constexpr std::array<Entry, kSlots> entries = row(std::make_index_sequence<kSlots>{});
+
+// The first slots belong to the functions that this library exports by name.
+enum Named : std::size_t { kGetProcAddress, kInit, kDriverGetVersion, kErrorName, kErrorString,
+                           kBatchDecompress };
+
+}  // namespace
+
+extern "C" {
+
+// Connects a slot to a callback and returns the address to hand out for it, or null past the row.
+void *fakecuda_bind(std::size_t slot, void *callback) {
+    if (slot >= kSlots) return nullptr;
+    targets[slot].store(reinterpret_cast<Entry>(callback));
+    return reinterpret_cast<void *>(entries[slot]);
+}
+
+void fakecuda_shutdown(void) { closed.store(true); }
+
+int cuGetProcAddress_v2(const char *symbol, void **pfn, int version, Word flags, int *status) {
+    return trampoline<kGetProcAddress>(Word(symbol), Word(pfn), Word(version), flags, Word(status),
+                                       0, 0, 0, 0, 0, 0, 0);
+}
+
+int cuGetProcAddress(const char *symbol, void **pfn, int version, Word flags) {
+    return cuGetProcAddress_v2(symbol, pfn, version, flags, nullptr);
+}
+
+int cuInit(unsigned int flags) {
+    return trampoline<kInit>(flags, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+}
+
+int cuDriverGetVersion(int *version) {
+    return trampoline<kDriverGetVersion>(Word(version), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+}
+
+int cuGetErrorName(int error, const char **text) {
+    return trampoline<kErrorName>(Word(error), Word(text), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+}
+
+int cuGetErrorString(int error, const char **text) {
+    return trampoline<kErrorString>(Word(error), Word(text), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+}
+
+#ifndef FAKECUDA_WITHOUT_DECOMPRESS
+int cuMemBatchDecompressAsync(void *params, std::size_t count, unsigned int flags,
+                              std::size_t *index, void *stream) {
+    return trampoline<kBatchDecompress>(Word(params), count, flags, Word(index), Word(stream), 0, 0,
+                                        0, 0, 0, 0, 0);
+}
+#endif
+
+}  // extern "C"
