@@ -7,6 +7,7 @@ import dataclasses
 import os
 import stat
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -15,6 +16,7 @@ import click
 from gpuload.errors import DecompressError
 
 from .messages import FAILURES, complain, describe, json_line, warn
+from .outputs import name_write_errors
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -76,7 +78,9 @@ def _standard_input() -> Source:
         with contextlib.suppress(OSError):
             return LocalFile("/dev/stdin", STDIN_NAME)
     # Without its buffer, which would retry a read that Ctrl-C interrupted between two of its own.
-    return spool(getattr(sys.stdin.buffer, "raw", sys.stdin.buffer), STDIN_NAME)
+    stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
+    with name_write_errors(f"the copy of {STDIN_NAME} in {tempfile.gettempdir()}"):
+        return spool(stream, STDIN_NAME)
 
 
 def _is_unread_file(stream: TextIO) -> bool:
@@ -131,7 +135,9 @@ class Batch:
         """Turn an error about one file into messages."""
         name = STDIN_NAME if file == "-" else file
         try:
-            yield
+            # Output files name themselves, so that what is left is standard output.
+            with name_write_errors("-"):
+                yield
         except BrokenPipeError:
             raise
         except FAILURES as error:

@@ -1,4 +1,4 @@
-"""Cases of the Snappy framing format that decoders got wrong, end to end: lines 26 to 28 of the list.
+"""Cases of Snappy framing that decoders got wrong, end to end: lines 26 to 28 of the list.
 
 Expected bytes come from the specification (files built by hand) or from reference encoders.
 """

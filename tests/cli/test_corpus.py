@@ -20,9 +20,9 @@ BY_PROCESS = [
     "lz4/bad/block_checksum.lz4",
     "gzip/bgzf.gz",
     "gzip/bad/trunc_middle.gz",
-    "zstd/seekable.zst",
+    "zstd/multi_frame.zst",
     "zstd/bad/trunc_second_frame.zst",
-    "snappy/concat.sz",
+    "snappy/padding_and_skippable.sz",
     "snappy/bad/trunc_in_chunk.sz",
 ]
 

@@ -55,6 +55,16 @@ def test_file_size_limit(process, lz4_file, tmp_path, old: bytes | None) -> None
     check_failed_cleanly(result, target, b"File too large", old=old)
 
 
+def test_no_room_for_the_copy_of_a_pipe(process, tmp_path) -> None:
+    # A copy goes to a temporary file once it is larger than 32 MiB.
+    words = ("decompress", "-", "-o", tmp_path / "out")
+    result = process(*words, input=bytes(33 << 20), preexec_fn=limit_file_size)
+    assert result.returncode == 1
+    assert result.stderr.startswith(b"gpuload: error: the copy of <stdin> in /")
+    assert result.stderr.endswith(b": File too large\n")
+    assert os.listdir(tmp_path) == []
+
+
 def test_full_disk(process, lz4_file, tiny_disk) -> None:
     target = tiny_disk / "data"
     target.write_bytes(b"old")

@@ -1,0 +1,71 @@
+"""The CUDA driver: all that gpuload needs of it and cuda.core does not have.
+
+What cuda.core has (devices, streams, events, buffers, programs, launches) is used from there. This
+package is the only one that imports ``cuda.bindings``; importing it imports none of cuda-python.
+
+Everything here raises `DriverError`, which names the call, the driver's error and what was wanted,
+or `MemoryLimitError` where the driver has no memory.
+"""
+
+from gpuload.driver.bindings import calling
+from gpuload.driver.decompress import decompress_unavailable, mem_batch_decompress_async
+from gpuload.driver.devices import (
+    Capabilities,
+    capabilities,
+    device,
+    memory_info,
+    on_device,
+    unavailable,
+)
+from gpuload.driver.library import claim, error_name, forked
+from gpuload.driver.pointers import Pointer, is_hw_decompress_capable, pointer
+from gpuload.driver.pools import (
+    pool_allocate,
+    pool_create,
+    pool_destroy,
+    pool_free,
+    pool_keep,
+)
+from gpuload.driver.virtual import (
+    Location,
+    mem_address_free,
+    mem_address_reserve,
+    mem_create,
+    mem_granularity,
+    mem_map,
+    mem_release,
+    mem_set_access,
+    mem_unmap,
+)
+
+__all__ = [
+    "Capabilities",
+    "Location",
+    "Pointer",
+    "calling",
+    "capabilities",
+    "claim",
+    "decompress_unavailable",
+    "device",
+    "error_name",
+    "forked",
+    "is_hw_decompress_capable",
+    "mem_address_free",
+    "mem_address_reserve",
+    "mem_batch_decompress_async",
+    "mem_create",
+    "mem_granularity",
+    "mem_map",
+    "mem_release",
+    "mem_set_access",
+    "mem_unmap",
+    "memory_info",
+    "on_device",
+    "pointer",
+    "pool_allocate",
+    "pool_create",
+    "pool_destroy",
+    "pool_free",
+    "pool_keep",
+    "unavailable",
+]

@@ -1,0 +1,223 @@
+"""Allocations, the mappings through which they are reached, and the checks of every access."""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from tests.helpers.fakecuda.codes import Access, Code, CudaError, LocationType
+from tests.helpers.fakecuda.space import GRANULARITY, PAGE, AddressSpace, round_up
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.helpers.fakecuda.recorder import Recorder
+
+#: A place that may have access: (LocationType.DEVICE, ordinal), or HOST for any CPU.
+Place = tuple[int, int]
+HOST: Place = (LocationType.HOST, 0)
+
+
+def device(ordinal: int) -> Place:
+    """Return the place of a device."""
+    return (LocationType.DEVICE, ordinal)
+
+
+@dataclass(eq=False)
+class Allocation:
+    """Physical memory from one call of one allocator.
+
+    Attributes
+    ----------
+    kind : str
+        "device" (cuMemAlloc), "host" (cuMemHostAlloc), "registered" (cuMemHostRegister),
+        "created" (cuMemCreate) or "pool".
+    handles : int
+        References through cuMemCreate's handle; memory lives while there are any or mappings.
+    """
+
+    number: int
+    kind: str
+    size: int
+    location: Place
+    capable: bool = False
+    offset: int | None = None
+    reserved: int = 0
+    usage: int = 0
+    handle_types: int = 0
+    pool: int = 0
+    context: int = 0
+    flags: int = 0
+    handles: int = 0
+    mappings: int = 0
+
+    def __str__(self) -> str:
+        return f"allocation {self.number} ({self.kind}, {self.size} bytes)"
+
+
+@dataclass(eq=False)
+class Mapping:
+    """A range of addresses that reach an allocation.
+
+    Attributes
+    ----------
+    span : int
+        Bytes that are mapped, at least `size`: the driver maps in units of the granularity.
+    access : dict
+        What each place may do.
+    ready : bool
+        False until a stream-ordered allocation has been reached by its stream.
+    freed : bool
+        True once cuMemFreeAsync was called; queued work may still use the memory.
+    """
+
+    start: int
+    size: int
+    span: int
+    allocation: Allocation
+    offset: int = 0
+    access: dict[Place, int] = field(default_factory=dict)
+    ready: bool = True
+    freed: bool = False
+
+    @property
+    def end(self) -> int:
+        """The first address behind what the program asked for."""
+        return self.start + self.size
+
+    def allows(self, place: Place, *, write: bool) -> bool:
+        """Return whether a place may read, or write, this mapping."""
+        flags = self.access.get(place, Access.NONE)
+        return flags == Access.READ_WRITE if write else flags != Access.NONE
+
+
+class Memory:
+    """All memory that the double knows of."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self.space = AddressSpace()
+        self.allocations: dict[int, Allocation] = {}
+        self.reservations: dict[int, int] = {}
+        self._recorder = recorder
+        self._starts: list[int] = []
+        self._mappings: list[Mapping] = []
+        self._numbers = itertools.count(1)
+        self._dead: list[tuple[int, int, str]] = []
+
+    def create(self, kind: str, size: int, location: Place, **fields: int | bool) -> Allocation:
+        """Make an allocation of physical memory that nothing maps yet."""
+        unit = PAGE if kind == "host" else GRANULARITY
+        reserved = round_up(size, unit)
+        made = Allocation(next(self._numbers), kind, size, location, reserved=reserved, **fields)  # type: ignore[arg-type]
+        made.offset = self.space.take(reserved)
+        self.allocations[made.number] = made
+        return made
+
+    def register(self, address: int, size: int, flags: int, context: int) -> Mapping:
+        """Make the process's own memory known."""
+        made = Allocation(next(self._numbers), "registered", size, HOST, flags=flags)
+        made.context = context
+        self.allocations[made.number] = made
+        return self._enter(Mapping(address, size, size, made))
+
+    def map(self, address: int, allocation: Allocation, offset: int, size: int) -> Mapping:
+        """Map a piece of an allocation; nothing has access to it yet."""
+        if allocation.offset is None:
+            raise CudaError(Code.INVALID_VALUE, "no physical memory behind this allocation")
+        span = round_up(size, PAGE if allocation.kind == "host" else GRANULARITY)
+        self.space.attach(address, span, allocation.offset + offset)
+        return self._enter(Mapping(address, size, span, allocation, offset))
+
+    def map_fresh(self, allocation: Allocation) -> Mapping:
+        """Map a whole allocation at a new address, its content undefined."""
+        made = self.map(self.space.reserve(allocation.reserved), allocation, 0, allocation.size)
+        self.space.poison(made.start, made.size)
+        return made
+
+    def grant(self, mapping: Mapping, place: Place, flags: int) -> None:
+        """Set what a place may do with a mapping."""
+        mapping.access[place] = flags
+        if place != HOST or mapping.allocation.offset is None:
+            return
+        if flags == Access.NONE:
+            self.space.hide_from_host(mapping.start, mapping.span)
+        else:
+            at = mapping.allocation.offset + mapping.offset
+            self.space.show_to_host(mapping.start, mapping.span, at)
+
+    def unmap(self, mapping: Mapping) -> None:
+        """Remove a mapping, and its allocation with the last reference to it."""
+        index = bisect.bisect_left(self._starts, mapping.start)
+        del self._starts[index], self._mappings[index]
+        allocation = mapping.allocation
+        if allocation.offset is not None:
+            self.space.detach(mapping.start, mapping.span)
+            self._dead.append((mapping.start, mapping.start + mapping.span, str(allocation)))
+        allocation.mappings -= 1
+        self.drop_if_unused(allocation)
+
+    def drop_if_unused(self, allocation: Allocation) -> None:
+        """Return physical memory that neither a handle nor a mapping refers to."""
+        if allocation.handles > 0 or allocation.mappings > 0:
+            return
+        if allocation.offset is not None:
+            self.space.give_back(allocation.offset, allocation.reserved)
+        self.allocations.pop(allocation.number, None)
+
+    def find(self, address: int) -> Mapping | None:
+        """Return the mapping that an address lies in."""
+        index = bisect.bisect_right(self._starts, address) - 1
+        if index < 0 or address >= self._mappings[index].end:
+            return None
+        return self._mappings[index]
+
+    def between(self, start: int, end: int) -> list[Mapping]:
+        """Return the mappings that share a byte with a range, in order."""
+        first = max(bisect.bisect_right(self._starts, start) - 1, 0)
+        last = bisect.bisect_left(self._starts, end)
+        return [m for m in self._mappings[first:last] if m.end > start]
+
+    def covering(self, address: int, size: int) -> list[Mapping]:
+        """Return the adjacent mappings that hold a whole range, or nothing."""
+        found = self.between(address, address + max(size, 1))
+        at = address
+        for mapping in found:
+            if mapping.start > at:
+                return []
+            at = mapping.end
+        return found if found and at >= address + size else []
+
+    def reach(self, address: int, place: Place) -> int:
+        """Return how many bytes from an address on a place can write without a fault."""
+        at = address
+        mapping = self.find(address)
+        while mapping is not None and mapping.allows(place, write=True):
+            at = mapping.start + mapping.span
+            mapping = self.find(at)
+        return at - address
+
+    def host_address(self, address: int) -> int:
+        """Return where the double finds the bytes of an address."""
+        return self.space.shadow(address) if address in self.space else address
+
+    def epitaph(self, address: int) -> str:
+        """Return what an address without a mapping used to be."""
+        for start, end, text in reversed(self._dead):
+            if start <= address < end:
+                return f"{address:#x} was in {text}, which is freed"
+        if address in self.space:
+            return f"{address:#x} is mapped to nothing"
+        return f"{address:#x} is unknown to the driver"
+
+    def mappings(self) -> Iterator[Mapping]:
+        """Return all mappings, by address."""
+        return iter(tuple(self._mappings))
+
+    def _enter(self, mapping: Mapping) -> Mapping:
+        index = bisect.bisect_left(self._starts, mapping.start)
+        self._starts.insert(index, mapping.start)
+        self._mappings.insert(index, mapping)
+        mapping.allocation.mappings += 1
+        return mapping
