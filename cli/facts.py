@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuload.chunks import UNKNOWN, Checksum, Codec
+from gpuload.chunks import Checksum, Codec
 
 from .messages import human_size
 
@@ -26,7 +26,7 @@ __all__ = ["labelled", "record"]
 
 def record(container: Container) -> dict[str, Any]:
     """Return the facts under names that do not change."""
-    raw_size = _raw_size(container)
+    raw_size = container.raw_size
     kinds = np.concatenate([container.chunks["checksum_kind"], container.spans["checksum_kind"]])
     return {
         "file": container.name,
@@ -51,7 +51,7 @@ def labelled(container: Container) -> Iterator[tuple[str, str]]:
     """Yield the facts as label and text."""
     yield "format", container.format
     yield "stored size", _size(container.stored_size)
-    raw_size = _raw_size(container)
+    raw_size = container.raw_size
     if raw_size is None:
         yield "raw size", f"not stated; at most {_size(container.raw_bound)}"
     else:
@@ -73,16 +73,6 @@ def _engine_facts(container: Container) -> Iterator[tuple[str, str]]:
         yield "engine", f"{choice.engine}: {choice.reason}"
         for engine, why in choice.passed_over.items():
             yield "", f"not {engine}: {why}"
-
-
-def _raw_size(container: Container) -> int | None:
-    """Return the decoded size that the file states, by chunk or by frame."""
-    if container.raw_size is not None:
-        return container.raw_size
-    stated = container.spans["raw_size"]
-    if container.spans["count"].sum() != len(container.chunks) or (stated == UNKNOWN).any():
-        return None
-    return int(stated.sum())
 
 
 def _size(size: int) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuload import checksums, pipeline
 from gpuload.arrays import Array
-from gpuload.chunks import Checksum
+from gpuload.chunks import UNKNOWN, Checksum
 from gpuload.containers import read_index
 from gpuload.errors import FormatWarning
 from gpuload.host_memory import allocate, reserve
@@ -112,8 +112,13 @@ class Container:
 
     @property
     def raw_size(self) -> int | None:
-        """Decoded bytes, or None where only decoding finds them."""
-        return self.raw_bound if self._index.exact else None
+        """Decoded bytes as the file states them, or None where only decoding finds them."""
+        if self._index.exact:
+            return self.raw_bound
+        covered = int(self.spans["count"].sum()) == self.chunks.size
+        if not covered or (self.spans["raw_size"] == UNKNOWN).any():
+            return None
+        return int(self.spans["raw_size"].sum())
 
     @property
     def raw_bound(self) -> int:
@@ -124,7 +129,7 @@ class Container:
         """Return, for each asset, which engine would decode it, and why."""
         threads = self._options.thread_count
         if self.serial:
-            reason = f"one thread, because the file is one serial stream: {self.serial}"
+            reason = f"one thread decodes: {self.serial}"
         else:
             reason = f"{self.chunks.size} independent chunks on {threads} threads"
         return [Explanation(a.name, "host", reason, self._checksums()) for a in self.assets]
@@ -168,11 +173,11 @@ class Container:
         asset = self._asset(name)
         if out is not None:
             data = self._load_into(_as_bytes(out, asset.dtype))
-        elif self.raw_size is None:
-            data = self._load_growing()
+        elif self._index.exact:
+            pipeline.check_limit(self._index, self._options, self.raw_bound)
+            data = self._load_into(allocate(self.raw_bound, self.name))
         else:
-            pipeline.check_limit(self._index, self._options, self.raw_size)
-            data = self._load_into(allocate(self.raw_size, self.name))
+            data = self._load_growing()
         for message in self.warnings:
             _warnings.warn(message, FormatWarning, stacklevel=2)
         return Array(data)

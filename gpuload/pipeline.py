@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from gpuload.codecs.base import Bytes
+    from gpuload.codecs.base import Bytes, StreamDecoder
     from gpuload.containers.base import Index
     from gpuload.options import Options
     from gpuload.sinks import Sink
@@ -239,7 +239,7 @@ class _Run:
         decoder = stream_decoder(self.index.source, rows, self.options, vouched=self.vouched)
         with self.turns.turn(number):
             try:
-                self._deliver(decoder.pieces(), window)
+                self._deliver(decoder, window)
             except CorruptChunkError as error:
                 row = window.first + error.row
                 status = Status.CHECKSUM if error.checksum else Status.CORRUPT
@@ -249,13 +249,14 @@ class _Run:
                 self.index.warn(message, offset)
             self.stored_position = window.end
 
-    def _deliver(self, pieces: Iterator[Bytes], window: Window) -> None:
+    def _deliver(self, decoder: StreamDecoder, window: Window) -> None:
         """Hand the pieces of a stream on, each while the next one is decoded."""
         size = 0
         with ThreadPoolExecutor(1, "gpuload-deliver") as second:
             delivery = second.submit(lambda: None)
-            for piece in pieces:
+            for piece in decoder.pieces():
                 self.turns.check()
+                self.stored_position = decoder.position
                 size += piece.size
                 if size > window.raw_size:
                     break

@@ -101,13 +101,13 @@ WAYS: list[Callable[[dict, dict, Path], str]] = [load, load_into, write_to_file,
 
 def outcome(way: Callable[[dict, dict, Path], str], entry: dict, options: dict, at: Path) -> str:
     """Return the SHA-256 of what came out, or "error"; any other exception fails the test."""
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            digest = way(entry, options, at)
-    except GpuloadError as error:
-        assert entry["file"] in str(error), "the message names the file"
-        return "error"
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            digest, told = way(entry, options, at), entry["file"]
+        except GpuloadError as error:
+            digest, told = "error", str(error)
+    assert entry["file"] in told, "the message of an error names the file"
     assert {warning.category for warning in caught} <= {FormatWarning}
     return digest
 

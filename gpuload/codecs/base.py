@@ -91,6 +91,8 @@ class StreamDecoder:
 
     Attributes
     ----------
+    position : int
+        Bytes of the source up to here have been decoded, for progress.
     verified : collections.Counter
         How many checksums of each kind (`gpuload.chunks.Checksum`) agreed so far.
     warnings : list of tuple of (str, int)
@@ -104,6 +106,7 @@ class StreamDecoder:
         self.rows = rows
         self.options = options
         self.vouched = vouched
+        self.position = int(rows["offset"][0])
         self.verified: Counter[int] = Counter()
         self.warnings: list[tuple[str, int]] = []
 

@@ -73,7 +73,7 @@ class GzipDecoder(StreamDecoder):
                 data = self.source.peek(position, min(feed, end - position))
                 if not data:
                     raise CorruptChunkError("the file ends inside this DEFLATE stream", offset=end)
-                position += len(data)
+                self.position = position = position + len(data)
                 feed = min(_FEED, 2 * feed)
             try:
                 yield stream.decompress(data, max_length=PIECE)

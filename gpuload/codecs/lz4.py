@@ -122,6 +122,7 @@ class ChainDecoder(StreamDecoder):
     def _decode_row(self, row: np.void, history: bytes) -> bytes:
         stored = np.empty(int(row["stored_size"]), np.uint8)
         self.source.read_exact(int(row["offset"]), memoryview(stored))
+        self.position = int(row["offset"]) + stored.size
         if self.options.verify and row["checksum_kind"] != Checksum.NONE:
             check(int(row["checksum_kind"]), stored, int(row["checksum"]))
             self.verified[int(row["checksum_kind"])] += 1

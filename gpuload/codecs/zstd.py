@@ -109,6 +109,7 @@ class FrameDecoder(StreamDecoder):
             buffers.reverse()
             with _translated():
                 size = reader.readinto(buffers[0])
+            self.position = payload.position
             yield buffers[0][:size]
         if row["checksum_kind"] != Checksum.NONE:
             self.verified[int(row["checksum_kind"])] += 1
@@ -119,14 +120,14 @@ class _Payload(io.RawIOBase):
 
     def __init__(self, source: Source, offset: int, size: int) -> None:
         self._source = source
-        self._position = offset
+        self.position = offset
         self._end = offset + size
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        view = memoryview(buffer)[: self._end - self._position]
-        self._source.read_exact(self._position, view)
-        self._position += len(view)
+        view = memoryview(buffer)[: self._end - self.position]
+        self._source.read_exact(self.position, view)
+        self.position += len(view)
         return len(view)

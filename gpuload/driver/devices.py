@@ -22,6 +22,8 @@ __all__ = ["Capabilities", "capabilities", "device", "memory_info", "on_device",
 
 #: ``cuGetProcAddress_v2``, through which cuda-python finds every function, came with CUDA 12.0.
 _OLDEST = "CUDA 12.0"
+#: ``CUDA_ERROR_NO_DEVICE``.
+_NO_DEVICE = 100
 #: The modules without which there is no CUDA, and what brings them.
 _PACKAGES = {"cuda.bindings._v2.driver": "cuda-bindings>=13.5", "cuda.core": "cuda-core>=1.2"}
 
@@ -57,9 +59,9 @@ def _installed(module: str) -> bool:
 
 def _without_devices(code: int) -> str:
     """Return why there is no device to use after ``cuInit`` returned `code`."""
-    if code:
+    if code not in (0, _NO_DEVICE):
         return f"the CUDA driver does not start: cuInit failed with {library.error_name(code)}"
-    if library.device_count():
+    if not code and library.device_count():
         return ""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     hidden = "" if visible is None else f" (CUDA_VISIBLE_DEVICES is {visible!r})"
