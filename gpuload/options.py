@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 Verify = bool | Literal["auto"]
+OnError = Literal["raise", "retry-host", "skip"]
+
+#: Engines by name, in the order in which "auto" tries them.
+ENGINES = ("hardware", "host")
 
 #: Scratch memory of a load beyond its result, in bytes.
 DEFAULT_MEMORY_LIMIT = 256 << 20
@@ -25,9 +29,17 @@ class Options:
     Parameters
     ----------
     engine : str
-        "auto" or the name of an engine.
+        "auto", "hardware" or "host".
+    trusted : bool, optional
+        Whether the input is known to be valid. None lets the decompression engine, which has no
+        bounds of its own, decode into guarded windows; True also lets it write to the destination;
+        False keeps it away.
+    on_error : "raise", "retry-host" or "skip"
+        What to do about a chunk that does not decode: raise; decode it again on the host if another
+        engine failed on it; or fill it with zeros, list it in the report and go on.
     verify : "auto" or bool
-        Which checksums to check. On the host "auto" and True both check all of them.
+        Which checksums to check: "auto" those that can be checked where the bytes are decoded (on
+        the host all of them), True all of them.
     threads : int, optional
         Host threads; default one for each CPU that this process may use.
     memory_limit : int
@@ -44,6 +56,8 @@ class Options:
     """
 
     engine: str = "auto"
+    trusted: bool | None = None
+    on_error: OnError = "raise"
     verify: Verify = "auto"
     threads: int | None = None
     memory_limit: int = DEFAULT_MEMORY_LIMIT
@@ -57,6 +71,8 @@ class Options:
             value = getattr(self, name)
             if value is not None and value < (0 if name == "max_output" else 1):
                 raise ValueError(f"{name} must be positive, not {value}")
+        _check_choice("engine", self.engine, ("auto", *ENGINES))
+        _check_choice("on_error", self.on_error, get_args(OnError))
         if self.verify not in (True, False, "auto"):
             raise ValueError(f"verify must be True, False or 'auto', not {self.verify!r}")
 
@@ -70,6 +86,11 @@ class Options:
         if self.max_output is not None:
             return self.max_output
         return max(MAX_OUTPUT_FLOOR, MAX_OUTPUT_RATIO * input_size)
+
+
+def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{name} must be one of {', '.join(allowed)}, not {value!r}")
 
 
 def available_cpus() -> int:

@@ -19,7 +19,7 @@ import numpy as np
 
 from gpuload.chunks import UNKNOWN, Checksum, Codec
 from gpuload.codecs import CorruptChunkError, stream_decoder
-from gpuload.engines.base import Batch, Outcome, Status
+from gpuload.engines.base import HostBatch, Outcome, Status
 from gpuload.engines.host import HostEngine
 from gpuload.errors import ChunkFailure, MemoryLimitError, decompress_error
 from gpuload.report import Report, checksum_counts
@@ -184,7 +184,7 @@ class _Run:
         out = self._buffer("raw", window.raw_size) if slot is None else slot
         src = rows["offset"].astype(np.int64) - window.start
         dst = rows["dst_offset"].astype(np.int64) - place
-        outcome = self.engine.decode(Batch(rows, stored, src, out, dst))
+        outcome = self.engine.decode(HostBatch(rows, src, dst, stored, out))
         with self.turns.turn(number):
             data = self._settle(window, outcome, out, dst)
             offset = self._advance(data.size)

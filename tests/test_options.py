@@ -87,14 +87,14 @@ def test_engines(value):
 @pytest.mark.parametrize("name", ["threads", "memory_limit", "max_output", "window_limit"])
 @pytest.mark.parametrize("value", ["4", 2.5, b"1"])
 def test_numbers_are_integers(name, value):
-    with pytest.raises(TypeError):
+    with pytest.raises((TypeError, ValueError), match=name):
         Options(**{name: value})
 
 
 @pytest.mark.parametrize("value", ["words", 7, ["words"]])
 def test_a_dictionary_is_bytes(value):
     """A file name, say, must not be taken for the dictionary's content."""
-    with pytest.raises(TypeError, match="dictionary"):
+    with pytest.raises((TypeError, ValueError), match="dictionary"):
         Options(dictionary=value)
 
 

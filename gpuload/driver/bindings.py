@@ -57,6 +57,7 @@ class Bindings(Protocol):
     to structures are addresses.
     """
 
+    DriverError: type[Exception]
     InvalidValueError: type[Exception]
     mem_access_desc_v1_dtype: np.dtype[np.void]
     mem_allocation_prop_v1_dtype: np.dtype[np.void]
@@ -129,7 +130,16 @@ def _translated(
     failure = f"{function} failed with {name if code is None else f'{name} ({code})'}"
     if name == _OUT_OF_MEMORY:
         return MemoryLimitError(
-            f"no memory for {purpose}: {failure}; lower memory_limit, or free memory of the device"
+            f"no memory for {purpose}: {failure}{_free_bytes()}; lower memory_limit, or free some"
         )
     advice = _CONTEXT_LOST if name in _CONTEXT_ENDS else _ADVICE.get(name, "")
     return DriverError(f"{failure}, for {purpose}" + (f"; {advice}" if advice else ""))
+
+
+def _free_bytes() -> str:
+    """Return how much of the current device's memory is free, for a message."""
+    try:
+        free, total = api().mem_get_info_v2()
+    except api().DriverError:
+        return ""
+    return f", with {free} of the device's {total} bytes free"

@@ -10,15 +10,25 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 if TYPE_CHECKING:
+    from cuda.core import Buffer, Stream
+
     from gpuload.chunks import ChunkTable
 
-__all__ = ["Batch", "Engine", "Outcome", "Status", "Submission"]
+__all__ = [
+    "Batch",
+    "DeviceBatch",
+    "Engine",
+    "HostBatch",
+    "Outcome",
+    "Status",
+    "Submission",
+]
 
 
 class Status(IntEnum):
@@ -28,6 +38,7 @@ class Status(IntEnum):
     CORRUPT = 1  #: the payload does not decode
     SIZE = 2  #: it decodes to another size than the file states
     CHECKSUM = 3  #: it decodes, but a checksum disagrees
+    REFUSED = 4  #: the driver did not take it
 
 
 @dataclass(frozen=True)
@@ -38,26 +49,50 @@ class Batch:
     ----------
     rows : ChunkTable
         n rows, none of them chained.
-    stored : ndarray of uint8
-        Staged bytes.
     src : ndarray of int64, shape (n,)
-        Where each payload starts in `stored`; a row's prefix stands right before it.
-    out : ndarray of uint8
-        Destination.
+        Where each payload starts; a row's prefix stands right before it.
     dst : ndarray of int64, shape (n,)
-        Where each slot starts in `out`; slots are `raw_size` bytes long and do not overlap.
+        Where each slot starts; slots are `raw_size` bytes long and do not overlap.
     """
 
     rows: ChunkTable
-    stored: npt.NDArray[np.uint8]
     src: npt.NDArray[np.int64]
-    out: npt.NDArray[np.uint8]
     dst: npt.NDArray[np.int64]
 
-    def part(self, first: int, last: int) -> Batch:
+
+@dataclass(frozen=True)
+class HostBatch(Batch):
+    """A batch in host memory: `src` counts from the start of `stored`, `dst` from that of `out`.
+
+    Parameters
+    ----------
+    stored, out : ndarray of uint8
+        Staged bytes, and the destination.
+    """
+
+    stored: npt.NDArray[np.uint8]
+    out: npt.NDArray[np.uint8]
+
+    def part(self, first: int, last: int) -> HostBatch:
         """Return the batch of rows `first` to `last` (exclusive)."""
         rows = slice(first, last)
-        return Batch(self.rows[rows], self.stored, self.src[rows], self.out, self.dst[rows])
+        return HostBatch(self.rows[rows], self.src[rows], self.dst[rows], self.stored, self.out)
+
+
+@dataclass(frozen=True)
+class DeviceBatch(Batch):
+    """A batch in memory that a device reads and writes: `src` and `dst` are addresses.
+
+    Parameters
+    ----------
+    actual : Buffer
+        At least n 32-bit words that the device writes and the host reads: the decoded sizes.
+    stream : Stream
+        What the batch waits for, and what waits for the batch.
+    """
+
+    actual: Buffer
+    stream: Stream
 
 
 @dataclass
@@ -72,11 +107,17 @@ class Outcome:
         A `Status` for each row. The slot of a row that is not OK holds nothing of use.
     reasons : dict of int to str
         For each row that is not OK, what was found and what was expected.
+    code : int
+        What the CUDA driver answered; 0 if it took the batch, or is not involved.
+    blamed : int or None
+        The row that the driver named.
     """
 
     actual: npt.NDArray[np.int64]
     status: npt.NDArray[np.uint8]
     reasons: dict[int, str] = field(default_factory=dict)
+    code: int = 0
+    blamed: int | None = None
 
     @classmethod
     def empty(cls, count: int) -> Outcome:
@@ -107,8 +148,11 @@ class Submission(ABC):
         """Block until the batch is done and return what became of it."""
 
 
-class Engine(ABC):
-    """Decodes batches.
+BatchT = TypeVar("BatchT", bound=Batch)
+
+
+class Engine(ABC, Generic[BatchT]):
+    """Decodes batches of one kind of memory.
 
     Attributes
     ----------
@@ -123,8 +167,8 @@ class Engine(ABC):
         """Return why the engine cannot take rows: for each reason, which rows it holds for."""
 
     @abstractmethod
-    def submit(self, batch: Batch) -> Submission:
+    def submit(self, batch: BatchT) -> Submission:
         """Start to decode a batch of rows that the engine does not refuse."""
 
-    def close(self) -> None:  # noqa: B027 (most engines hold nothing)
+    def close(self) -> None:
         """Release what the engine holds."""

@@ -17,7 +17,7 @@ from gpuload import codecs
 from gpuload.chunks import Checksum, Codec
 from gpuload.codecs.base import CorruptChunkError, check, mismatch
 from gpuload.codecs.zstd import embedded_checksum
-from gpuload.engines.base import Batch, Engine, Outcome, Status, Submission
+from gpuload.engines.base import Engine, HostBatch, Outcome, Status, Submission
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ TASK_SIZE = 1 << 20
 _BEFORE_DECODING = (Checksum.NONE, Checksum.XXH32_STORED)
 
 
-class HostEngine(Engine):
+class HostEngine(Engine[HostBatch]):
     """Decodes on CPU threads.
 
     Parameters
@@ -61,7 +61,7 @@ class HostEngine(Engine):
             "one serial stream": ~np.isin(rows["codec"], list(self._decoders)),
         }
 
-    def submit(self, batch: Batch) -> Submission:
+    def submit(self, batch: HostBatch) -> Submission:
         """See `Engine.submit`."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self._threads, "gpuload-host")
@@ -71,7 +71,7 @@ class HostEngine(Engine):
         parts = [batch.part(a, b) for a, b in pairwise(edges)]
         return _HostSubmission([self._pool.submit(self.decode, part) for part in parts])
 
-    def decode(self, batch: Batch) -> Outcome:
+    def decode(self, batch: HostBatch) -> Outcome:
         """Decode a batch in the calling thread."""
         outcome = Outcome.empty(len(batch.rows))
         for number, (start, end, slot, slot_end, *row) in enumerate(_columns(batch)):
@@ -112,7 +112,7 @@ class _HostSubmission(Submission):
         return Outcome.joined([part.result() for part in self._parts])
 
 
-def _columns(batch: Batch) -> Iterator[tuple[int, ...]]:
+def _columns(batch: HostBatch) -> Iterator[tuple[int, ...]]:
     """Yield what decoding takes of each row, as Python integers."""
     rows = batch.rows
     start = batch.src - rows["prefix_size"]

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import weakref
+from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, Self
 
 from cuda.core import Buffer, MemoryResource  # noqa: TID253 (a base class; see __init__.py)
 
 from gpuload import driver
-from gpuload.errors import GpuloadError
+from gpuload.errors import DriverError, GpuloadError
 
 if TYPE_CHECKING:
     from cuda.core import Stream
 
 __all__ = ["OwnMemory"]
 
+#: Failures of `deallocate` that are kept as notes of the first one.
+_NOTES = 8
 
-class OwnMemory(MemoryResource):  # type: ignore[misc] (cuda.core has no types for mypy)
+
+class OwnMemory(MemoryResource):  # type: ignore[misc] # cuda.core has no types for mypy
     """A memory resource of cuda.core that can be closed.
 
     A subclass says how memory is taken and given back. cuda.core drops the exceptions of
@@ -38,8 +42,8 @@ class OwnMemory(MemoryResource):  # type: ignore[misc] (cuda.core has no types f
         self._device_id = device_id
         self._closed = False
         self._failure: GpuloadError | None = None
-        # Only single operations on these, which are atomic: garbage collection may call
-        # `deallocate` in the middle of any code here, so a lock could be held already.
+        # Each use of these is one atomic operation: garbage collection may call `deallocate` in
+        # the middle of any code here, so that a lock might be held by its own thread.
         self._taken: dict[int, Any] = {}
         self._buffers: weakref.WeakValueDictionary[int, Buffer] = weakref.WeakValueDictionary()
 
@@ -60,7 +64,7 @@ class OwnMemory(MemoryResource):  # type: ignore[misc] (cuda.core has no types f
 
     @property
     def is_managed(self) -> bool:
-        """False: the memory does not move."""
+        """False: the memory stays where it is."""
         return False
 
     def allocate(self, size: int, *, stream: Stream) -> Buffer:
@@ -71,7 +75,7 @@ class OwnMemory(MemoryResource):  # type: ignore[misc] (cuda.core has no types f
         size : int
             In bytes. A buffer of 0 bytes takes no memory and has no address.
         stream : Stream
-            The stream whose work the memory is freed after.
+            The stream after whose work the memory is freed.
 
         Raises
         ------
@@ -85,22 +89,26 @@ class OwnMemory(MemoryResource):  # type: ignore[misc] (cuda.core has no types f
         if size < 0:
             raise ValueError(f"the size of a buffer must not be negative, but is {size}")
         if self._closed:
-            raise driver.closed(f"this {type(self).__name__}")
+            raise DriverError(f"{type(self).__name__} is closed and gives no more buffers")
         with driver.on_device(self._device_id):
-            address = self._allocate(size, stream) if size else 0
-            with driver.calling("cuStreamGetCtx", f"a buffer of {size} bytes"):
-                # If this fails it has called `deallocate`.
-                buffer = Buffer.from_handle(address, size, mr=self, stream=stream)
+            buffer = self._buffer(size, stream)
         if size:
-            self._buffers[address] = buffer
+            self._buffers[buffer.handle] = buffer
         return buffer
 
-    def _allocate(self, size: int, stream: Stream) -> int:
-        address, kept = self._take(size, stream)
-        self._taken[address] = kept
-        return address
+    def _buffer(self, size: int, stream: Stream) -> Buffer:
+        address = 0
+        if size:
+            address, kept = self._take(size, stream)
+            self._taken[address] = kept
+        try:
+            return Buffer.from_handle(address, size, mr=self, stream=stream)
+        except BaseException:
+            # Not on `stream`, which is likely to be what was wrong; nothing uses the memory yet.
+            self.deallocate(address, size, stream=None)
+            raise
 
-    def deallocate(self, ptr: Any, size: int, *, stream: Stream) -> None:
+    def deallocate(self, ptr: Any, size: int, *, stream: Stream | None) -> None:
         """Free a buffer's memory after the work of a stream; cuda.core calls this.
 
         Does nothing in a forked process, whose parent owns the memory.
@@ -114,6 +122,12 @@ class OwnMemory(MemoryResource):  # type: ignore[misc] (cuda.core has no types f
         except GpuloadError as error:
             self._keep(error)
 
+    def _keep(self, error: GpuloadError) -> None:
+        if self._failure is None:
+            self._failure = error
+        elif len(getattr(self._failure, "__notes__", ())) < _NOTES:
+            self._failure.add_note(str(error))
+
     def close(self) -> None:
         """Free all memory; buffers that are still open are closed first.
 
@@ -125,7 +139,10 @@ class OwnMemory(MemoryResource):  # type: ignore[misc] (cuda.core has no types f
         if self._closed or driver.forked():
             return
         self._closed = True
-        self._finish()
+        try:
+            self._finish()
+        except GpuloadError as error:
+            self._keep(error)
         if self._failure is not None:
             raise self._failure
 
@@ -135,19 +152,15 @@ class OwnMemory(MemoryResource):  # type: ignore[misc] (cuda.core has no types f
     def __exit__(self, *exception: object) -> None:
         self.close()
 
+    @abstractmethod
     def _take(self, size: int, stream: Stream) -> tuple[int, Any]:
-        """Return the address of new memory, and what `_give_back` must know of it."""
-        raise NotImplementedError
+        """Return the address of new memory, and what `_give_back` must know about it."""
 
-    def _give_back(self, address: int, kept: Any, stream: Stream) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _give_back(self, address: int, kept: Any, stream: Stream | None) -> None:
+        """Free memory after the work of a stream."""
 
     def _finish(self) -> None:
+        """Free what is left when the resource is closed."""
         for buffer in list(self._buffers.values()):
             buffer.close()
-
-    def _keep(self, error: GpuloadError) -> None:
-        if self._failure is None:
-            self._failure = error
-        else:
-            self._failure.add_note(str(error))

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Undo", "run_all"]
 
+
 class Undo:
     """A block of steps, each with the one that takes it back.
 
@@ -56,7 +57,7 @@ def run_all(steps: Iterable[Callable[[], object]]) -> None:
     for step in steps:
         try:
             step()
-        except GpuloadError as error:  # noqa: PERF203 (a few steps)
+        except GpuloadError as error:
             if first is None:
                 first = error
             else:

@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from gpuload.chunks import Checksum, Codec, make_table
-from gpuload.engines.base import Batch, Engine, Outcome, Status
+from gpuload.engines.base import HostBatch, Engine, Outcome, Status
 from gpuload.options import Options
 from tests.helpers import lz4_blocks
 from tests.helpers.payloads import (
@@ -174,7 +174,7 @@ class EngineTests:
     def start(self, engine: Engine, work: Work) -> Callable[[], Result]:
         """Submit a batch and return what waits for it and fetches the destination."""
         out = work.out.copy()
-        submission = engine.submit(Batch(work.rows, work.stored, work.src, out, work.dst))
+        submission = engine.submit(HostBatch(work.rows, work.src, work.dst, work.stored, out))
         return lambda: Result(submission.wait(), out)
 
     def run(self, engine: Engine, work: Work) -> Result:

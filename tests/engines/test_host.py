@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from gpuload.chunks import Checksum, Codec
-from gpuload.engines.base import Batch, Status
+from gpuload.engines.base import HostBatch, Status
 from gpuload.engines.host import TASK_SIZE, HostEngine
 from gpuload.options import Options
 from tests.engines.engine_tests import EngineTests, Result, check
@@ -66,7 +66,7 @@ class TestInTheCallingThread(EngineTests):
 
     def start(self, engine, work):
         out = work.out.copy()
-        outcome = engine.decode(Batch(work.rows, work.stored, work.src, out, work.dst))
+        outcome = engine.decode(HostBatch(work.rows, work.src, work.dst, work.stored, out))
         return lambda: Result(outcome, out)
 
 
@@ -75,7 +75,7 @@ def decode(payloads, bad=(), *, vouched=False, **options):
     engine = HostEngine(Options(**options), vouched=vouched)
     work = lay_out(payloads)
     out = work.out.copy()
-    outcome = engine.submit(Batch(work.rows, work.stored, work.src, out, work.dst)).wait()
+    outcome = engine.submit(HostBatch(work.rows, work.src, work.dst, work.stored, out)).wait()
     engine.close()
     check(payloads, work, Result(outcome, out), bad)
     return outcome
@@ -157,7 +157,7 @@ def test_close_ends_the_threads():
     engine = HostEngine(Options(threads=3))
     assert not pool_threads()
     work = lay_out([encode(Codec.RAW, sample("noise", TASK_SIZE)) for _ in range(4)])
-    engine.submit(Batch(work.rows, work.stored, work.src, work.out, work.dst)).wait()
+    engine.submit(HostBatch(work.rows, work.src, work.dst, work.stored, work.out)).wait()
     assert 0 < len(pool_threads()) <= 3
     engine.close()
     assert not pool_threads()
@@ -167,6 +167,6 @@ def test_close_waits_for_what_was_submitted():
     engine = HostEngine(Options(threads=1))
     payloads = [encode(Codec.LZ4, sample("text", TASK_SIZE + 1, seed)) for seed in range(4)]
     work = lay_out(payloads)
-    submission = engine.submit(Batch(work.rows, work.stored, work.src, work.out, work.dst))
+    submission = engine.submit(HostBatch(work.rows, work.src, work.dst, work.stored, work.out))
     engine.close()
     check(payloads, work, Result(submission.wait(), work.out))

@@ -1,0 +1,25 @@
+"""Memory that the decompression engine may use, as memory resources of cuda.core.
+
+Importing this package imports cuda.core, whose classes these extend. It is imported where a GPU is
+used, after `gpuload.driver.unavailable` has said that there is one, and by nothing before.
+"""
+
+from gpuload import driver
+from gpuload.memory.mapped import DecompressMemory, HostNumaMemory, host_view
+from gpuload.memory.pool import DecompressPool
+from gpuload.memory.ring import Slot, StagingRing
+
+__all__ = [
+    "DecompressMemory",
+    "DecompressPool",
+    "HostNumaMemory",
+    "Slot",
+    "StagingRing",
+    "free_memory",
+    "host_view",
+]
+
+
+def free_memory(device_id: int) -> int:
+    """Return the free bytes of a device's memory, as the driver counts them."""
+    return driver.memory_info(device_id)[0]

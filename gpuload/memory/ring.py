@@ -1,0 +1,208 @@
+"""A fixed number of host memory slots that are filled, copied from, and filled again."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from cuda.core import EventOptions  # noqa: TID253 (see __init__.py)
+
+from gpuload import driver
+from gpuload.errors import DriverError
+from gpuload.memory.mapped import host_view
+from gpuload.memory.undo import Undo, run_all
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+    from cuda.core import Event, MemoryResource, Stream
+
+__all__ = ["Slot", "StagingRing"]
+
+#: Slots start on pages, so that a direct read may fill them.
+_ALIGNMENT = 4096
+
+
+class Slot:
+    """A piece of a staging ring, held by who acquired it until it is released.
+
+    Attributes
+    ----------
+    address : int
+        Of its first byte, the same on the device and the host.
+    view : ndarray of uint8
+        Its bytes.
+    """
+
+    def __init__(
+        self, ring: StagingRing, address: int, view: npt.NDArray[np.uint8], event: Event
+    ) -> None:
+        self.address = address
+        self.view = view
+        self._ring = ring
+        self._event = event
+        self._in_use = False
+        self._held = False
+
+    def release(self, stream: Stream | None = None) -> None:
+        """Give the slot back to its ring.
+
+        Parameters
+        ----------
+        stream : Stream, optional
+            The one with the work that still uses the slot; the ring waits for what has been
+            submitted to it so far. None if nothing was.
+
+        Raises
+        ------
+        DriverError
+            If the driver can't tell when that work is done, or had failed before.
+        ValueError
+            If the slot was released before.
+        """
+        if not self._held:
+            raise ValueError("the slot is not held: it was released before")
+        self._held = False
+        try:
+            if stream is not None:
+                self._record(stream)
+        finally:
+            self._ring._take_back(self)
+
+    def _record(self, stream: Stream) -> None:
+        try:
+            with driver.calling("cuEventRecord", "the last use of a staging slot"):
+                stream.record(self._event)
+            self._in_use = True
+        except DriverError:
+            # Without an event the ring can't wait later, so it is now.
+            with driver.calling("cuStreamSynchronize", "the last use of a staging slot"):
+                stream.sync()
+            raise
+
+    def _wait(self) -> None:
+        if self._in_use:
+            with driver.calling("cuEventSynchronize", "the last use of a staging slot"):
+                self._event.sync()
+            self._in_use = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        if self._held:
+            self.release()
+
+
+class StagingRing:
+    """Slots of host memory, allocated once and used again and again, by any thread.
+
+    Pinning memory is slower than filling it, so that is done once. `acquire` waits until the work
+    that used a slot last is done; no memory is allocated after construction.
+
+    Parameters
+    ----------
+    memory : MemoryResource
+        Memory that both the CPU and the device may use, such as `HostNumaMemory`.
+    slots : int
+        How many.
+    slot_size : int
+        Bytes of each.
+
+    Raises
+    ------
+    MemoryLimitError, DriverError
+        If there is not as much memory.
+    """
+
+    def __init__(self, memory: MemoryResource, slots: int, slot_size: int) -> None:
+        if slots < 1 or slot_size < 1:
+            raise ValueError(f"a ring of {slots} slots of {slot_size} bytes holds nothing")
+        self.slots = slots
+        self.slot_size = slot_size
+        self._device_id = memory.device_id
+        self._closed = False
+        self._changed = threading.Condition()
+        self._free: deque[Slot] = deque()
+        with driver.on_device(self._device_id), Undo() as undo:
+            self._allocate(memory, undo)
+
+    def _allocate(self, memory: MemoryResource, undo: Undo) -> None:
+        device = driver.device(self._device_id)
+        with driver.calling("cuStreamCreateWithPriority", "a staging ring"):
+            # Buffers are freed after the work of a stream. Ours has none: events do the waiting.
+            self._stream = device.create_stream()
+        undo.add(self._stream.close)
+        pitch = -(-self.slot_size // _ALIGNMENT) * _ALIGNMENT
+        self._buffer = memory.allocate(self.slots * pitch, stream=self._stream)
+        undo.add(self._buffer.close)
+        view = host_view(self._buffer)
+        for start in range(0, self.slots * pitch, pitch):
+            with driver.calling("cuEventCreate", "a staging slot"):
+                event = device.create_event(EventOptions(blocking_sync=True))
+            part = view[start : start + self.slot_size]
+            self._free.append(Slot(self, self._buffer.handle + start, part, event))
+
+    def acquire(self) -> Slot:
+        """Return the slot that was released the longest ago, once its last use is over.
+
+        Waits for another thread to release one if none is left.
+
+        Raises
+        ------
+        DriverError
+            If the ring is closed, also while this waits; or if the work that used the slot failed.
+        """
+        driver.claim()
+        with self._changed:
+            self._changed.wait_for(lambda: self._free or self._closed)
+            if self._closed:
+                raise DriverError("the staging ring is closed and gives no more slots")
+            slot = self._free.popleft()
+        slot._held = True
+        with Undo() as undo:
+            undo.add(slot.release)
+            slot._wait()
+        return slot
+
+    def _take_back(self, slot: Slot) -> None:
+        with self._changed:
+            self._free.append(slot)
+            self._changed.notify()
+            last = self._closed and len(self._free) == self.slots
+        if last:
+            self._finish()
+
+    def close(self) -> None:
+        """Free the memory once the last use of every slot is over.
+
+        Slots that are still held are left to their holders: the last one to release its slot
+        frees the memory.
+
+        Raises
+        ------
+        DriverError
+            If work that used a slot failed.
+        """
+        if driver.forked():
+            return
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            self._changed.notify_all()
+            idle = len(self._free) == self.slots
+        if idle:
+            self._finish()
+
+    def _finish(self) -> None:
+        waits = [slot._wait for slot in self._free]
+        run_all([*waits, self._buffer.close, self._stream.close])
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()

@@ -1,0 +1,212 @@
+"""Virtual memory management: reservations, physical memory, mapping and access."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.helpers.fakecuda.abi import (
+    HANDLE,
+    I32,
+    POINTER,
+    SIZE,
+    U16,
+    U32,
+    U64,
+    driver_call,
+    get,
+    put,
+)
+from tests.helpers.fakecuda.codes import (
+    MEM_USAGE_HW_DECOMPRESS,
+    MEM_USAGE_TILE_POOL,
+    Access,
+    Code,
+    CudaError,
+    LocationType,
+)
+from tests.helpers.fakecuda.memory import HOST, device
+from tests.helpers.fakecuda.space import GRANULARITY
+
+if TYPE_CHECKING:
+    from tests.helpers.fakecuda.driver import FakeDriver
+    from tests.helpers.fakecuda.memory import Allocation, Mapping, Place
+
+_PINNED = 1
+_KNOWN_USAGE = MEM_USAGE_TILE_POOL | MEM_USAGE_HW_DECOMPRESS
+_ACCESS_DESC_BYTES = 12
+
+
+def _require(condition: bool, why: str) -> None:
+    if not condition:
+        raise CudaError(Code.INVALID_VALUE, why)
+
+
+def _aligned(*values: int) -> bool:
+    return all(value % GRANULARITY == 0 for value in values)
+
+
+def place_of(cuda: FakeDriver, kind: int, number: int) -> Place:
+    """Return the place that a CUmemLocation means."""
+    if kind == LocationType.DEVICE:
+        if not 0 <= number < cuda.settings.device_count:
+            raise CudaError(Code.INVALID_DEVICE, f"device {number}")
+        return device(number)
+    _require(kind in (LocationType.HOST, LocationType.HOST_NUMA), f"location type {kind}")
+    return HOST
+
+
+def _properties(cuda: FakeDriver, address: int) -> tuple[Place, int, int]:
+    """Read a CUmemAllocationProp: place, requested handle types, usage."""
+    _require(get(I32, address) == _PINNED, "allocation type")
+    place = place_of(cuda, get(I32, address, 2), get(I32, address, 3))
+    if get(I32, address, 2) == LocationType.HOST_NUMA:
+        _require(get(I32, address, 3) == cuda.settings.host_numa_id, "no such NUMA node")
+    usage = get(U16, address, 13)
+    _require(usage & ~_KNOWN_USAGE == 0, f"usage {usage}")
+    return place, get(I32, address, 1), usage
+
+
+@driver_call(
+    "cuMemGetAllocationGranularity", POINTER, POINTER, I32, since=10020, context=False
+)
+def mem_get_allocation_granularity(cuda: FakeDriver, out: int, prop: int, option: int) -> None:
+    _properties(cuda, prop)
+    _require(option in (0, 1), f"option {option}")
+    put(SIZE, out, GRANULARITY)
+
+
+@driver_call("cuMemAddressReserve", POINTER, SIZE, SIZE, U64, U64, since=10020, context=False)
+def mem_address_reserve(
+    cuda: FakeDriver, out: int, size: int, alignment: int, hint: int, flags: int
+) -> None:
+    _require(size > 0 and _aligned(size) and flags == 0, f"size {size}, flags {flags}")
+    _require(alignment & (alignment - 1) == 0, f"alignment {alignment} is no power of two")
+    start = cuda.memory.space.reserve(size, alignment)
+    cuda.memory.reservations[start] = size
+    put(U64, out, start)
+
+
+@driver_call("cuMemAddressFree", U64, SIZE, since=10020, context=False)
+def mem_address_free(cuda: FakeDriver, address: int, size: int) -> None:
+    _require(cuda.memory.reservations.get(address) == size, "no reservation of this size here")
+    if cuda.memory.between(address, address + size):
+        cuda.recorder.violation(f"reservation {address:#x} freed while something is mapped in it")
+        raise CudaError(Code.INVALID_VALUE, "still mapped")
+    del cuda.memory.reservations[address]
+
+
+@driver_call("cuMemCreate", POINTER, SIZE, POINTER, U64, since=10020, context=False)
+def mem_create(cuda: FakeDriver, out: int, size: int, prop: int, flags: int) -> None:
+    place, handle_types, usage = _properties(cuda, prop)
+    _require(size > 0 and _aligned(size) and flags == 0, f"size {size}, flags {flags}")
+    if place[0] == LocationType.DEVICE:
+        cuda.charge(place[1], size)
+    capable = bool(usage & MEM_USAGE_HW_DECOMPRESS)
+    made = cuda.memory.create("created", size, place, capable=capable, usage=usage)
+    made.handle_types = handle_types
+    made.handles = 1
+    handle = cuda.new_handle()
+    cuda.memory.handles[handle] = made
+    put(HANDLE, out, handle)
+
+
+@driver_call("cuMemRelease", HANDLE, since=10020, context=False)
+def mem_release(cuda: FakeDriver, handle: int) -> None:
+    allocation = _created(cuda, handle)
+    allocation.handles -= 1
+    if allocation.handles == 0:
+        del cuda.memory.handles[handle]
+    cuda.memory.drop_if_unused(allocation)
+
+
+@driver_call("cuMemRetainAllocationHandle", POINTER, U64, since=11000, context=False)
+def mem_retain_allocation_handle(cuda: FakeDriver, out: int, address: int) -> None:
+    mapping = cuda.memory.find(address)
+    _require(mapping is not None and mapping.allocation.kind == "created", "not mapped here")
+    allocation = mapping.allocation  # type: ignore[union-attr]
+    known = [h for h, one in cuda.memory.handles.items() if one is allocation]
+    handle = known[0] if known else cuda.new_handle()
+    allocation.handles += 1
+    cuda.memory.handles[handle] = allocation
+    put(HANDLE, out, handle)
+
+
+@driver_call("cuMemGetAllocationPropertiesFromHandle", POINTER, HANDLE, since=10020, context=False)
+def mem_get_properties(cuda: FakeDriver, prop: int, handle: int) -> None:
+    allocation = _created(cuda, handle)
+    for index, value in enumerate((_PINNED, allocation.handle_types, *allocation.location)):
+        put(I32, prop, value, index)
+    put(U64, prop, 0, 2)
+    put(U64, prop, 0, 3)
+    put(U16, prop, allocation.usage, 13)
+
+
+@driver_call("cuMemMap", U64, SIZE, SIZE, HANDLE, U64, since=10020, context=False)
+def mem_map(
+    cuda: FakeDriver, address: int, size: int, offset: int, handle: int, flags: int
+) -> None:
+    allocation = _created(cuda, handle)
+    _require(size > 0 and _aligned(address, size, offset) and flags == 0, "alignment or flags")
+    _require(offset + size <= allocation.size, "the mapping leaves the allocation")
+    _require(_reserved(cuda, address, size), "the range is not reserved")
+    _require(not cuda.memory.between(address, address + size), "something is mapped there")
+    cuda.memory.map(address, allocation, offset, size)
+    if offset == 0 and not allocation.flags:
+        allocation.flags = 1
+        cuda.memory.space.poison(address, size)
+
+
+@driver_call("cuMemUnmap", U64, SIZE, since=10020, context=False)
+def mem_unmap(cuda: FakeDriver, address: int, size: int) -> None:
+    for mapping in _exactly(cuda, address, size):
+        cuda.memory.unmap(mapping)
+
+
+@driver_call("cuMemSetAccess", U64, SIZE, POINTER, SIZE, since=10020, context=False)
+def mem_set_access(cuda: FakeDriver, address: int, size: int, descs: int, count: int) -> None:
+    mappings = _exactly(cuda, address, size)
+    _require(count > 0, "no descriptors")
+    wanted = [read_access(cuda, descs, index) for index in range(count)]
+    for kind, place, flags in wanted:
+        for mapping in mappings:
+            local = mapping.allocation.location == HOST
+            _require(kind == LocationType.DEVICE or local, "host access to memory of a device")
+            cuda.memory.grant(mapping, place, flags)
+
+
+@driver_call("cuMemGetAccess", POINTER, POINTER, U64, since=10020, context=False)
+def mem_get_access(cuda: FakeDriver, out: int, location: int, address: int) -> None:
+    mapping = cuda.memory.find(address)
+    _require(mapping is not None, cuda.memory.epitaph(address))
+    place = place_of(cuda, get(I32, location), get(I32, location, 1))
+    put(U64, out, mapping.access.get(place, Access.NONE))  # type: ignore[union-attr]
+
+
+def read_access(cuda: FakeDriver, descs: int, index: int) -> tuple[int, Place, int]:
+    """Read a CUmemAccessDesc: location type, place and flags."""
+    kind, number, flags = (get(U32, descs, index * _ACCESS_DESC_BYTES // 4 + at) for at in range(3))
+    _require(flags in (Access.NONE, Access.READ, Access.READ_WRITE), f"access flags {flags}")
+    return kind, place_of(cuda, kind, number), flags
+
+
+def _created(cuda: FakeDriver, handle: int) -> Allocation:
+    allocation = cuda.memory.handles.get(handle)
+    _require(allocation is not None, f"{handle:#x} is no allocation handle")
+    return allocation  # type: ignore[return-value]
+
+
+def _reserved(cuda: FakeDriver, address: int, size: int) -> bool:
+    return any(
+        start <= address and address + size <= start + length
+        for start, length in cuda.memory.reservations.items()
+    )
+
+
+def _exactly(cuda: FakeDriver, address: int, size: int) -> list[Mapping]:
+    """Return the mappings of a range that begins and ends with whole ones of cuMemMap."""
+    found = cuda.memory.covering(address, size)
+    _require(bool(found) and size > 0, f"{address:#x}, size {size}: not wholly mapped")
+    _require(all(m.allocation.kind == "created" for m in found), "not mapped by cuMemMap")
+    whole = found[0].start == address and found[-1].end == address + size
+    _require(whole, "the range cuts a mapping")
+    return found
