@@ -46,7 +46,7 @@ def build(
     *,
     src: npt.NDArray[np.int64],
     dst: npt.NDArray[np.int64],
-    actual: int,
+    actual: npt.NDArray[np.int64],
 ) -> tuple[npt.NDArray[np.void], npt.NDArray[np.intp]]:
     """Return the parameters of a batch, and the row that each operation belongs to.
 
@@ -58,8 +58,8 @@ def build(
         Addresses of the bare payloads.
     dst : ndarray of int64, shape (n,)
         Addresses of the slots, each of `raw_size` bytes.
-    actual : int
-        Address of n 32-bit words that receive the decoded sizes, in the order of the rows.
+    actual : ndarray of int64, shape (n,)
+        Addresses of the 32-bit words that receive the decoded sizes.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def build(
     params = np.zeros(rows.size, PARAMS_DTYPE)
     params["src_num_bytes"] = rows["stored_size"][order]
     params["dst_num_bytes"] = rows["raw_size"][order]
-    params["dst_act_bytes"] = actual + 4 * order
+    params["dst_act_bytes"] = actual[order]
     params["src"] = src[order]
     params["dst"] = dst[order]
     params["algo"] = _CODES[rows["codec"][order]]

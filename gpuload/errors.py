@@ -8,6 +8,7 @@
     ├── DecompressError           chunks did not decode (``.failures`` lists them)
     │   └── ChecksumError         chunks decoded, but to other bytes than their checksum promises
     ├── DriverError               the CUDA driver refused a call
+    │   └── EngineUnavailableError  an engine that was asked for by name cannot run here
     ├── MemoryLimitError          a limit on memory or output size would be exceeded
     └── MissingDependencyError    an optional library is not installed (names the pip command)
 
@@ -28,6 +29,7 @@ __all__ = [
     "ChunkFailure",
     "DecompressError",
     "DriverError",
+    "EngineUnavailableError",
     "FormatError",
     "FormatWarning",
     "GpuloadError",
@@ -101,6 +103,11 @@ class ChunkFailure:
         What was found, and what was expected instead.
     checksum : bool
         True if the bytes decoded and only a checksum disagrees.
+    driver_code : int or None
+        What the CUDA driver answered, where it refused the chunk or its batch.
+    blame : str
+        How a failure on a device is known: "index" if the driver named the chunk, "none" if it
+        named none of the batch, "size" if the decoded size disagreed afterwards; else empty.
     """
 
     source: str
@@ -112,6 +119,8 @@ class ChunkFailure:
     actual_size: int | None
     reason: str
     checksum: bool = False
+    driver_code: int | None = None
+    blame: str = ""
 
     def __str__(self) -> str:
         asset = f"{self.asset}: " if self.asset else ""
@@ -142,6 +151,10 @@ class ChecksumError(DecompressError):
 
 class DriverError(GpuloadError):
     """The CUDA driver refused a call."""
+
+
+class EngineUnavailableError(DriverError):
+    """An engine that was asked for by name cannot decode this, or not on this machine."""
 
 
 class MemoryLimitError(GpuloadError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings as _warnings
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -12,9 +13,11 @@ from gpuload import checksums, pipeline
 from gpuload.arrays import Array
 from gpuload.chunks import UNKNOWN, Checksum
 from gpuload.containers import read_index
+from gpuload.devices import find_device
+from gpuload.engines.choice import choose
 from gpuload.errors import FormatWarning
 from gpuload.host_memory import allocate, reserve
-from gpuload.options import Options, Verify
+from gpuload.options import ENGINES, Options, Verify
 from gpuload.sinks import DescriptorSink, MemorySink, NullSink
 from gpuload.sources import Source, open_source
 
@@ -77,6 +80,8 @@ class Container:
         Facts of the format.
     warnings : list of str
         Deviations from the format; grows while the file is decoded.
+    report : gpuload.report.Report or None
+        What the last load, `write_to` or `verify` did.
     """
 
     def __init__(self, source: Source, options: Options) -> None:
@@ -89,6 +94,7 @@ class Container:
         self.spans: SpanTable = self._index.spans
         self.details: dict[str, Any] = self._index.details
         self.warnings: list[str] = self._index.warnings
+        self.report: Report | None = None
 
     @property
     def name(self) -> str:
@@ -127,12 +133,17 @@ class Container:
 
     def explain(self) -> list[Explanation]:
         """Return, for each asset, which engine would decode it, and why."""
+        choice = choose(self.chunks, self._options, find_device(self._options.device))
+        names = [ENGINES[number] for number in np.unique(choice.engines)] or ["host"]
         threads = self._options.thread_count
         if self.serial:
             reason = f"one thread decodes: {self.serial}"
         else:
             reason = f"{self.chunks.size} independent chunks on {threads} threads"
-        return [Explanation(a.name, "host", reason, self._checksums()) for a in self.assets]
+        return [
+            Explanation(a.name, ", ".join(names), reason, self._checksums(), choice.passed_over)
+            for a in self.assets
+        ]
 
     def _checksums(self) -> str:
         kinds = np.concatenate((self.chunks["checksum_kind"], self.spans["checksum_kind"]))
@@ -143,7 +154,9 @@ class Container:
             return "the file has none"
         return ", ".join(names) + ("" if self._options.verify else " (not checked)")
 
-    def load(self, name: str | None = None, *, out: Buffer | None = None) -> Array:
+    def load(
+        self, name: str | None = None, *, out: Any = None, device: Any = None, stream: Any = None
+    ) -> Array:
         """Decode an asset into memory.
 
         Parameters
@@ -151,7 +164,13 @@ class Container:
         name : str, optional
             The asset; may be left out if there is one only.
         out : array or writable buffer, optional
-            Contiguous memory of the asset's element type and exact size to decode into.
+            Contiguous memory of the asset's element type and exact size to decode into, on the host
+            or (with ``__cuda_array_interface__``) on a device.
+        device : None, int, str or object
+            Where to, if `out` is not given: by default the device of the options, else the current
+            CUDA device where there is one, else host memory. "cpu" is host memory.
+        stream : object, optional
+            CUDA stream that a load to a device is ordered on.
 
         Returns
         -------
@@ -169,18 +188,43 @@ class Container:
             If chunks do not decode to what the file promises.
         MemoryLimitError
             If the result would exceed `max_output` or the memory there is.
+        DriverError
+            If a device fails, or is not there.
         """
         asset = self._asset(name)
-        if out is not None:
-            data = self._load_into(_as_bytes(out, asset.dtype))
+        device_id = self._destination(out, device)
+        if device_id is not None:
+            array = self._load_to_device(asset, device_id, out, stream)
+        elif out is not None:
+            array = Array(self._load_into(_as_bytes(out, asset.dtype)))
         elif self._index.exact:
             pipeline.check_limit(self._index, self._options, self.raw_bound)
-            data = self._load_into(allocate(self.raw_bound, self.name))
+            array = Array(self._load_into(allocate(self.raw_bound, self.name)))
         else:
-            data = self._load_growing()
-        for message in self.warnings:
+            array = Array(self._load_growing())
+        failures = self.report.failures if self.report else []
+        for message in [*self.warnings, *map(str, failures)]:
             _warnings.warn(message, FormatWarning, stacklevel=2)
-        return Array(data)
+        return array
+
+    def _destination(self, out: Any, device: Any) -> int | None:
+        """Return the device to load to; None for host memory."""
+        if out is None:
+            return find_device(self._options.device if device is None else device)
+        if hasattr(out, "__cuda_array_interface__"):
+            from gpuload.device_load import device_of
+
+            return device_of(out)
+        return None
+
+    def _load_to_device(self, asset: Asset, device_id: int, out: Any, stream: Any) -> Array:
+        # Imports cuda.core, which takes a third of a second.
+        from gpuload import device_load
+
+        array, self.report = device_load.load(
+            self._index, asset, self._options, device_id, out=out, stream=stream
+        )
+        return array
 
     def _load_into(self, memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         if self.raw_size is not None:
@@ -244,7 +288,18 @@ class Container:
     def _run(
         self, sink: Sink, *, collect: bool = False, progress: Progress | None = None
     ) -> Report:
-        return pipeline.run(self._index, sink, self._options, collect=collect, progress=progress)
+        """Decode into host memory, with a device only if one was asked for."""
+        wanted = self._options.engine == "hardware" or self._options.device not in (None, "cpu")
+        device_id = find_device(self._options.device) if wanted else None
+        if device_id is None:
+            choose(self.chunks, self._options, None)  # refuses an engine that needs a device
+            run = pipeline.run
+        else:
+            from gpuload.device_run import run as device_run
+
+            run = partial(device_run, device_id=device_id)
+        self.report = run(self._index, sink, self._options, collect=collect, progress=progress)
+        return self.report
 
     def close(self) -> None:
         """Close the file; what was loaded stays valid."""
@@ -297,8 +352,9 @@ def load(
     source: str | os.PathLike[str] | Buffer | Source,
     name: str | None = None,
     *,
-    out: Buffer | None = None,
-    device: str | None = None,
+    out: Any = None,
+    device: Any = None,
+    stream: Any = None,
     engine: str = "auto",
     verify: Verify = "auto",
     **options: Any,
@@ -311,14 +367,13 @@ def load(
         A path, an fsspec URL (with ``://`` in it), or the content itself.
     name : str, optional
         The asset; may be left out if there is one only.
-    out : array or writable buffer, optional
-        Contiguous memory of the asset's element type and exact size to decode into.
-    device : str, optional
-        Where to: "cpu", which is also the default.
+    out, device, stream
+        Where to; see `Container.load`.
     engine : str
-        "auto" or "host".
+        "auto", "hardware" or "host".
     verify : "auto" or bool
-        Which checksums to check; on the host "auto" and True both check all of them.
+        Which checksums to check: "auto" those that can be checked where the bytes are decoded (on
+        the host all of them), True all of them.
     **options
         Other fields of `gpuload.options.Options`.
 
@@ -331,7 +386,7 @@ def load(
     ------
     FormatError, UnsupportedCodecError, OSError
         As `open` does.
-    DecompressError, ChecksumError, MemoryLimitError, KeyError, ValueError
+    DecompressError, ChecksumError, MemoryLimitError, DriverError, KeyError, ValueError
         As `Container.load` does.
 
     Warns
@@ -339,10 +394,8 @@ def load(
     FormatWarning
         If the file deviates from its format and decodes all the same.
     """
-    if device not in (None, "cpu"):
-        raise ValueError(f"device must be None or 'cpu', not {device!r}")
     with open(source, engine=engine, verify=verify, **options) as container:
-        return container.load(name, out=out)
+        return container.load(name, out=out, device=device, stream=stream)
 
 
 def _as_bytes(out: Any, dtype: np.dtype[Any]) -> npt.NDArray[np.uint8]:

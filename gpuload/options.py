@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 Verify = bool | Literal["auto"]
 OnError = Literal["raise", "retry-host", "skip"]
@@ -30,6 +30,8 @@ class Options:
     ----------
     engine : str
         "auto", "hardware" or "host".
+    device : None, int, str or object
+        Where to load to, and which device may decode; see `gpuload.devices.find_device`.
     trusted : bool, optional
         Whether the input is known to be valid. None lets the decompression engine, which has no
         bounds of its own, decode into guarded windows; True also lets it write to the destination;
@@ -56,6 +58,7 @@ class Options:
     """
 
     engine: str = "auto"
+    device: Any = None
     trusted: bool | None = None
     on_error: OnError = "raise"
     verify: Verify = "auto"

@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from gpuload.chunks import ChunkTable
     from gpuload.codecs.base import Bytes, StreamDecoder
     from gpuload.containers.base import Index
     from gpuload.options import Options
@@ -40,7 +42,7 @@ if TYPE_CHECKING:
     #: ``progress(decoded bytes, stored bytes)``
     Progress = Callable[[int, int], None]
 
-__all__ = ["check_limit", "run"]
+__all__ = ["Run", "check_limit", "offsets", "run"]
 
 #: Stored and decoded bytes of a window: they stay in a core's cache while they are worked on.
 WINDOW = 1536 << 10
@@ -84,7 +86,7 @@ def run(
     MemoryLimitError
         If the output would exceed `max_output`.
     """
-    return _Run(index, sink, options, collect=collect).go(progress)
+    return Run(index, sink, options, collect=collect).go(progress)
 
 
 def check_limit(index: Index, options: Options, size: int) -> None:
@@ -97,10 +99,27 @@ def check_limit(index: Index, options: Options, size: int) -> None:
         )
 
 
-class _Run:
-    """The state of one run; `position`, `report` and `spans` belong to whoever has the turn."""
+class Run:
+    """The state of one run; `position`, `report` and `spans` belong to whoever has the turn.
 
-    def __init__(self, index: Index, sink: Sink, options: Options, *, collect: bool) -> None:
+    Parameters
+    ----------
+    index, sink, options, collect
+        See `run`.
+    engines : ndarray of uint8, optional
+        For each row, the place of its engine in `gpuload.options.ENGINES`; the host's for all rows
+        if left out.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        sink: Sink,
+        options: Options,
+        *,
+        collect: bool,
+        engines: npt.NDArray[np.uint8] | None = None,
+    ) -> None:
         self.index = index
         self.sink = sink
         self.options = options
@@ -112,7 +131,8 @@ class _Run:
         self.verified: Counter[int] = Counter()
         self.spans = SpanChecker(index.spans, verify=bool(options.verify), report=self._span_failed)
         self.vouched = not options.verify or _vouched(index)
-        self.engine = HostEngine(options, vouched=self.vouched)
+        self.host = HostEngine(options, vouched=self.vouched)
+        self.engines = engines
         self.turns = Turns()
         self.scratch = threading.local()
         self.windows = self._plan()
@@ -122,9 +142,10 @@ class _Run:
         in_place = self.placed and self.sink.slot(0, 0) is not None
         windows = plan(
             self.index.chunks,
-            target=WINDOW,
+            target=self._targets(),
             raw_limit=UNKNOWN if in_place else limit,
             stored_limit=limit,
+            engines=self.engines,
         )
         sizes = [
             w.end - w.start + (0 if in_place else w.raw_size) for w in windows if not w.streamed
@@ -132,6 +153,10 @@ class _Run:
         fitting = self.options.memory_limit // max(sizes, default=1)
         self.report.threads = max(1, min(self.options.thread_count, fitting, len(windows)))
         return windows
+
+    def _targets(self) -> int | npt.NDArray[np.int64]:
+        """Return how many bytes a window should have, for all rows or for each."""
+        return WINDOW
 
     def go(self, progress: Progress | None) -> Report:
         """Run all windows and return the report."""
@@ -182,16 +207,20 @@ class _Run:
         place = int(rows["dst_offset"][0])
         slot = self.sink.slot(place, window.raw_size) if self.placed else None
         out = self._buffer("raw", window.raw_size) if slot is None else slot
-        src = rows["offset"].astype(np.int64) - window.start
-        dst = rows["dst_offset"].astype(np.int64) - place
-        outcome = self.engine.decode(HostBatch(rows, src, dst, stored, out))
+        batch = HostBatch(rows, *offsets(rows, window), stored, out)
+        self._commit(number, window, batch, self.host.decode(batch), in_place=slot is not None)
+
+    def _commit(
+        self, number: int, window: Window, batch: HostBatch, outcome: Outcome, *, in_place: bool
+    ) -> None:
+        """Settle a window when it is its turn, and deliver its bytes."""
         with self.turns.turn(number):
-            data = self._settle(window, outcome, out, dst)
+            data = self._settle(window, outcome, batch.out, batch.dst)
             offset = self._advance(data.size)
             self.stored_position = window.end
             if self.sink.ordered:
                 self.sink.write(offset, data)
-        if slot is None and not self.sink.ordered:
+        if not in_place and not self.sink.ordered:
             self.sink.write(offset, data)
 
     def _buffer(self, name: str, size: int) -> Bytes:
@@ -208,19 +237,41 @@ class _Run:
         """Report failures, close gaps between rows, check spans; return the decoded bytes."""
         rows = self.index.chunks[window.first : window.last]
         if outcome.reasons:
-            failed = [
-                self._failure(window.first + row, reason, outcome.actual[row], outcome.status[row])
-                for row, reason in sorted(outcome.reasons.items())
-            ]
-            self._failed(failed)
+            self._handle(window, outcome, out, dst)
         good = outcome.status == Status.OK
-        sizes = np.where(good, outcome.actual, 0)
         self._count(rows["checksum_kind"][good])
-        size = int(sizes.sum())
+        size = int(outcome.actual.sum())
         if size != window.raw_size:
-            _close_up(out, dst, sizes)
-        self.spans.feed_rows(window.first, sizes, out[:size])
+            _close_up(out, dst, outcome.actual)
+        self.spans.feed_rows(window.first, outcome.actual, out[:size])
         return out[:size]
+
+    def _handle(
+        self, window: Window, outcome: Outcome, out: Bytes, dst: npt.NDArray[np.int64]
+    ) -> None:
+        """Raise the failures of a window, or leave their chunks out, or fill them with zeros."""
+        failures = self._failures(window, outcome)
+        rows = self.index.chunks[window.first : window.last]
+        bad = np.array(sorted(outcome.reasons))
+        outcome.actual[bad] = 0
+        # Where the size of a chunk is not stated, nobody knows how many zeros it takes.
+        if self.options.on_error == "skip" and not self.collect and rows["exact"][bad].all():
+            for row in bad.tolist():
+                size = outcome.actual[row] = rows["raw_size"][row]
+                out[dst[row] : dst[row] + size] = 0
+            self._record(failures)
+        else:
+            self._failed(failures)
+
+    def _failures(self, window: Window, outcome: Outcome) -> list[ChunkFailure]:
+        return [
+            replace(
+                self._failure(window.first + row, reason, outcome.actual[row], outcome.status[row]),
+                driver_code=outcome.code or None,
+                blame=outcome.blame.get(row, ""),
+            )
+            for row, reason in sorted(outcome.reasons.items())
+        ]
 
     def _count(self, kinds: npt.NDArray[np.uint8]) -> None:
         if self.options.verify:
@@ -276,6 +327,9 @@ class _Run:
     def _failed(self, failures: list[ChunkFailure]) -> None:
         if not self.collect:
             raise decompress_error(failures)
+        self._record(failures)
+
+    def _record(self, failures: list[ChunkFailure]) -> None:
         self.report.failures += failures
         for failure in failures:
             self.spans.spoil(failure.chunk)
@@ -324,6 +378,14 @@ class _Run:
             self.report.unverified = checksum_counts(dict(enumerate(np.bincount(kinds).tolist())))
         self.report.failures.sort(key=lambda failure: failure.chunk)
         return self.report
+
+
+def offsets(
+    rows: ChunkTable, window: Window
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return where the payloads and the slots of a window start, from its start on."""
+    dst = rows["dst_offset"].astype(np.int64)
+    return rows["offset"].astype(np.int64) - window.start, dst - dst[0]
 
 
 def _vouched(index: Index) -> bool:

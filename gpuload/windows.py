@@ -39,6 +39,8 @@ class Window:
         Sum of the rows' raw sizes (upper bounds where inexact).
     streamed : bool
         Whether the rows decode as a stream.
+    engine : int
+        Who decodes the rows: a place in `gpuload.options.ENGINES`.
     """
 
     first: int
@@ -47,19 +49,29 @@ class Window:
     end: int
     raw_size: int
     streamed: bool
+    engine: int
 
 
-def plan(chunks: ChunkTable, *, target: int, raw_limit: int, stored_limit: int) -> list[Window]:
+def plan(
+    chunks: ChunkTable,
+    *,
+    target: int | npt.NDArray[np.int64],
+    raw_limit: int,
+    stored_limit: int,
+    engines: npt.NDArray[np.uint8] | None = None,
+) -> list[Window]:
     """Cut a table into windows.
 
     Parameters
     ----------
     chunks : ChunkTable
         Rows in the order of their decoded bytes.
-    target : int
-        Stored and decoded bytes of a window, about.
+    target : int or ndarray of int64
+        Stored and decoded bytes of a window, about; an array has one for each row.
     raw_limit, stored_limit : int
         Largest slot and largest payload of a row in a batch; rows with larger ones are streamed.
+    engines : ndarray of uint8, optional
+        For each row, the place of its engine in `gpuload.options.ENGINES`.
 
     Returns
     -------
@@ -68,20 +80,21 @@ def plan(chunks: ChunkTable, *, target: int, raw_limit: int, stored_limit: int) 
     """
     if not chunks.size:
         return []
+    engines = np.zeros(chunks.size, np.uint8) if engines is None else engines
     start = (chunks["offset"] - chunks["prefix_size"]).astype(np.int64)
     end = (chunks["offset"] + chunks["stored_size"]).astype(np.int64)
     # A row that is not chained starts a new chain.
     chain = np.cumsum(~chunks["chained"])
     streamed = _streamed(chunks, chain, raw_limit, stored_limit)
     parted = _parted(chunks, start, end, target)
-    parted |= _changes(streamed) | (_changes(chain) & streamed)
+    parted |= _changes(engines) | _changes(streamed) | (_changes(chain) & streamed)
     # A chain is never cut, whatever lies between its rows.
     parted &= ~chunks["chained"]
     parted[0] = True
     first = np.flatnonzero(parted)
     last = np.append(first[1:], chunks.size)
     raw = np.add.reduceat(chunks["raw_size"], first)
-    columns = (first, last, start[first], end[last - 1], raw, streamed[first])
+    columns = (first, last, start[first], end[last - 1], raw, streamed[first], engines[first])
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return [Window(*row) for row in rows]
 
@@ -96,14 +109,17 @@ def _streamed(
 
 
 def _parted(
-    chunks: ChunkTable, start: npt.NDArray[np.int64], end: npt.NDArray[np.int64], target: int
+    chunks: ChunkTable,
+    start: npt.NDArray[np.int64],
+    end: npt.NDArray[np.int64],
+    target: int | npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
     """Return where rows are too far from the row before, or enough rows for a window are before."""
     gap = np.zeros(chunks.size, np.int64)
     gap[1:] = start[1:] - end[:-1]
     apart = (gap < 0) | (gap > _GAP) | _changes(chunks["source"])
     size = chunks["raw_size"].astype(np.int64) + end - start + np.clip(gap, 0, _GAP)
-    return apart | _changes(np.cumsum(size) // target)
+    return apart | _changes(np.floor(np.cumsum(size / target)))
 
 
 def _changes(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:

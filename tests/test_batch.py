@@ -41,7 +41,7 @@ def test_every_operation_is_the_one_of_its_row(columns):
     rows = make_table(offset, stored_size=stored, raw_size=raw, codec=codec)
     src = rows["offset"].astype(np.int64) + 7
     dst = rows["dst_offset"].astype(np.int64) + 11
-    params, order = build(rows, src=src, dst=dst, actual=4096)
+    params, order = build(rows, src=src, dst=dst, actual=4096 + 4 * np.arange(rows.size))
     assert sorted(order.tolist()) == list(range(len(columns)))
     assert (np.diff(params["dst_num_bytes"].astype(np.int64)) <= 0).all()
     for operation, row in zip(params, order.tolist(), strict=True):

@@ -12,6 +12,7 @@ from gpuload.driver.decompress import decompress_unavailable, mem_batch_decompre
 from gpuload.driver.devices import (
     Capabilities,
     capabilities,
+    current_device,
     device,
     memory_info,
     on_device,
@@ -45,6 +46,7 @@ __all__ = [
     "calling",
     "capabilities",
     "claim",
+    "current_device",
     "decompress_unavailable",
     "device",
     "error_name",

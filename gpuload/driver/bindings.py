@@ -29,7 +29,6 @@ _OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 _ADVICE = {
     "CUDA_ERROR_NOT_INITIALIZED": "was the process forked, or is it shutting down?",
     "CUDA_ERROR_DEINITIALIZED": "the process is shutting down",
-    "CUDA_ERROR_INVALID_VALUE": "does the driver know this feature? `gpuload doctor` shows it",
     "CUDA_ERROR_INVALID_CONTEXT": "make a device current in this thread first",
     "CUDA_ERROR_NOT_SUPPORTED": "neither device nor driver can; `gpuload doctor` shows them",
     "CUDA_ERROR_NO_DEVICE": "is CUDA_VISIBLE_DEVICES set?",

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
 
     from cuda.core import Device
 
-__all__ = ["Capabilities", "capabilities", "device", "memory_info", "on_device", "unavailable"]
+__all__ = [
+    "Capabilities",
+    "capabilities",
+    "current_device",
+    "device",
+    "memory_info",
+    "on_device",
+    "unavailable",
+]
 
 #: ``cuGetProcAddress_v2``, through which cuda-python finds every function, came with CUDA 12.0.
 _OLDEST = "CUDA 12.0"
@@ -159,6 +167,19 @@ def device(device_id: int) -> Device:
             raise DriverError(
                 f"there is no device {device_id}: this process sees {count}, numbered from 0"
             ) from None
+
+
+def current_device() -> int:
+    """Return the device that is current in this thread; 0 where none is.
+
+    Raises
+    ------
+    DriverError
+        If there is no CUDA in this process.
+    """
+    device(0)
+    with calling("cuCtxGetDevice", "the current device"):
+        return api().ctx_get_device() if api().ctx_get_current() else 0
 
 
 @contextlib.contextmanager

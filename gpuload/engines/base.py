@@ -109,15 +109,16 @@ class Outcome:
         For each row that is not OK, what was found and what was expected.
     code : int
         What the CUDA driver answered; 0 if it took the batch, or is not involved.
-    blamed : int or None
-        The row that the driver named.
+    blame : dict of int to str
+        For rows that failed on a device, how that is known: "index" if the driver named the row,
+        "none" if it named no row of the batch, "size" if the decoded size disagrees.
     """
 
     actual: npt.NDArray[np.int64]
     status: npt.NDArray[np.uint8]
     reasons: dict[int, str] = field(default_factory=dict)
     code: int = 0
-    blamed: int | None = None
+    blame: dict[int, str] = field(default_factory=dict)
 
     @classmethod
     def empty(cls, count: int) -> Outcome:

@@ -96,6 +96,23 @@ class HostEngine(Engine[HostBatch]):
             _check_decoded(kind, codec, stored, slot[:size], checksum)
         return size
 
+    @staticmethod
+    def check(batch: HostBatch, outcome: Outcome) -> None:
+        """Check the checksums of rows that another engine decoded, as far as they are OK."""
+        sizes, good = outcome.actual.tolist(), (outcome.status == Status.OK).tolist()
+        for number, (start, end, slot, _, codec, _, kind, checksum) in enumerate(_columns(batch)):
+            if not good[number] or kind == Checksum.NONE:
+                continue
+            stored = batch.stored[start:end]
+            decoded = batch.out[slot : slot + sizes[number]]
+            try:
+                if kind == Checksum.XXH32_STORED:
+                    check(kind, stored, checksum)
+                else:
+                    _check_decoded(kind, codec, stored, decoded, checksum)
+            except CorruptChunkError as error:
+                outcome.fail(number, Status.CHECKSUM, error.reason)
+
     def close(self) -> None:
         """See `Engine.close`."""
         if self._pool is not None:

@@ -5,6 +5,7 @@ used, after `gpuload.driver.unavailable` has said that there is one, and by noth
 """
 
 from gpuload import driver
+from gpuload.memory.copies import copy
 from gpuload.memory.mapped import DecompressMemory, HostNumaMemory, host_view
 from gpuload.memory.pool import DecompressPool
 from gpuload.memory.ring import Slot, StagingRing
@@ -15,6 +16,7 @@ __all__ = [
     "HostNumaMemory",
     "Slot",
     "StagingRing",
+    "copy",
     "free_memory",
     "host_view",
 ]

@@ -32,12 +32,8 @@ class _Mapping:
     reserved: int
 
     def free(self) -> None:
-        run_all(
-            [
-                partial(driver.mem_unmap, self.address, self.size),
-                partial(driver.mem_address_free, self.address, self.reserved),
-            ]
-        )
+        driver.mem_unmap(self.address, self.size)
+        driver.mem_address_free(self.address, self.reserved)
 
 
 def _map(size: int, reserved: int, location: Location, access: Sequence[Location]) -> _Mapping:
@@ -95,8 +91,7 @@ class _MappedMemory(OwnMemory):
 
     def _give_back(self, address: int, kept: _Mapping, stream: Stream | None) -> None:
         # cuMemUnmap does not wait for work that still uses the memory.
-        wait = partial(_wait, stream, address)
-        run_all([wait, kept.free])
+        run_all([partial(_wait, stream, address), kept.free])
 
 
 def _wait(stream: Stream | None, address: int) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from functools import partial
 from typing import TYPE_CHECKING, Self
 
 from cuda.core import EventOptions  # noqa: TID253 (see __init__.py)
 
 from gpuload import driver
-from gpuload.errors import DriverError
+from gpuload.errors import DriverError, GpuloadError
 from gpuload.memory.mapped import host_view
 from gpuload.memory.undo import Undo, run_all
 
@@ -23,6 +22,7 @@ __all__ = ["Slot", "StagingRing"]
 
 #: Slots start on pages, so that a direct read may fill them.
 _ALIGNMENT = 4096
+_LAST_USE = "the last use of a staging slot"
 
 
 class Slot:
@@ -67,24 +67,26 @@ class Slot:
         self._held = False
         try:
             if stream is not None:
-                self._record(stream)
+                with driver.on_device(self._ring.device_id):
+                    self._record(stream)
         finally:
             self._ring._take_back(self)
 
     def _record(self, stream: Stream) -> None:
         try:
-            with driver.calling("cuEventRecord", "the last use of a staging slot"):
+            with driver.calling("cuEventRecord", _LAST_USE):
                 stream.record(self._event)
             self._in_use = True
-        except DriverError:
-            # Without an event the ring can't wait later, so it is now.
-            with driver.calling("cuStreamSynchronize", "the last use of a staging slot"):
+            self._ring._free_after(self._event)
+        except GpuloadError:
+            # Nobody could wait for it later, so it is now.
+            with driver.calling("cuStreamSynchronize", _LAST_USE):
                 stream.sync()
             raise
 
     def _wait(self) -> None:
         if self._in_use:
-            with driver.calling("cuEventSynchronize", "the last use of a staging slot"):
+            with driver.calling("cuEventSynchronize", _LAST_USE):
                 self._event.sync()
             self._in_use = False
 
@@ -122,17 +124,17 @@ class StagingRing:
             raise ValueError(f"a ring of {slots} slots of {slot_size} bytes holds nothing")
         self.slots = slots
         self.slot_size = slot_size
-        self._device_id = memory.device_id
+        self.device_id: int = memory.device_id
         self._closed = False
         self._changed = threading.Condition()
         self._free: deque[Slot] = deque()
-        with driver.on_device(self._device_id), Undo() as undo:
+        with driver.on_device(self.device_id), Undo() as undo:
             self._allocate(memory, undo)
 
     def _allocate(self, memory: MemoryResource, undo: Undo) -> None:
-        device = driver.device(self._device_id)
+        device = driver.device(self.device_id)
         with driver.calling("cuStreamCreateWithPriority", "a staging ring"):
-            # Buffers are freed after the work of a stream. Ours has none: events do the waiting.
+            # The buffer is freed after the work of this stream, which waits for the slots' uses.
             self._stream = device.create_stream()
         undo.add(self._stream.close)
         pitch = -(-self.slot_size // _ALIGNMENT) * _ALIGNMENT
@@ -162,10 +164,15 @@ class StagingRing:
                 raise DriverError("the staging ring is closed and gives no more slots")
             slot = self._free.popleft()
         slot._held = True
-        with Undo() as undo:
+        with driver.on_device(self.device_id), Undo() as undo:
             undo.add(slot.release)
             slot._wait()
         return slot
+
+    def _free_after(self, event: Event) -> None:
+        """Let the memory be freed after an event, even if nobody closes the ring."""
+        with driver.calling("cuStreamWaitEvent", _LAST_USE):
+            self._stream.wait(event)
 
     def _take_back(self, slot: Slot) -> None:
         with self._changed:
@@ -199,7 +206,9 @@ class StagingRing:
 
     def _finish(self) -> None:
         waits = [slot._wait for slot in self._free]
-        run_all([*waits, self._buffer.close, self._stream.close])
+        events = [slot._event.close for slot in self._free]
+        with driver.on_device(self.device_id):
+            run_all([*waits, self._buffer.close, self._stream.close, *events])
 
     def __enter__(self) -> Self:
         return self

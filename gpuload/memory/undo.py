@@ -18,7 +18,8 @@ class Undo:
     """A block of steps, each with the one that takes it back.
 
     If the block fails, what was done is taken back, the latest first; if it succeeds, nothing
-    happens. What fails while taking back is added to the error's notes.
+    happens. A step that can't be taken back is added to the error's notes, and the steps before
+    it stay: it is built on them.
     """
 
     def __init__(self) -> None:
@@ -40,7 +41,8 @@ class Undo:
         if error is None:
             return
         try:
-            run_all(reversed(self._steps))
+            while self._steps:
+                self._steps.pop()()
         except GpuloadError as failure:
             error.add_note(f"taking back what was done before failed too: {failure}")
 

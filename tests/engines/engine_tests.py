@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from gpuload.chunks import Checksum, Codec, make_table
-from gpuload.engines.base import HostBatch, Engine, Outcome, Status
+from gpuload.engines.base import Engine, HostBatch, Outcome, Status
 from gpuload.options import Options
 from tests.helpers import lz4_blocks
 from tests.helpers.payloads import (
@@ -162,10 +162,13 @@ class EngineTests:
     bounded : bool
         Whether it may be given damaged payloads: none of them harms another row, or the bytes
         between the slots.
+    checks : bool
+        Whether it compares checksums itself; if not, who gives it batches does so afterwards.
     """
 
     supported: ClassVar[frozenset[Codec]] = frozenset(Codec) - {Codec.GZIP}
     bounded: ClassVar[bool] = True
+    checks: ClassVar[bool] = True
 
     def make_engine(self, options: Options) -> Engine:
         """Return a new engine."""
@@ -212,6 +215,12 @@ class EngineTests:
         """Skip where damaged payloads are not the engine's business."""
         if not self.bounded:
             pytest.skip("this engine takes trusted input only")
+
+    @pytest.fixture
+    def checking(self) -> None:
+        """Skip where checksums are not the engine's business."""
+        if not self.checks:
+            pytest.skip("this engine leaves checksums to its caller")
 
     def decode(self, engine: Engine, payloads: list[Payload], bad: Container[int] = ()) -> Outcome:
         """Decode a batch and check everything that holds for rows that are not in `bad`."""
@@ -339,7 +348,7 @@ class EngineTests:
         outcome = self.decode(engine(), cuts, bad)
         assert all(outcome.status[row] in (Status.CORRUPT, Status.SIZE) for row in bad)
 
-    def test_damage_never_passes_a_checksum(self, engine, codec, damageable):
+    def test_damage_never_passes_a_checksum(self, engine, codec, damageable, checking):
         rng = random.Random(5)
         payloads = []
         for number in range(400):
@@ -400,7 +409,7 @@ class EngineTests:
         self.decode(engine(), payloads)
 
     @pytest.mark.parametrize("verify", [True, "auto"])
-    def test_wrong_checksums(self, engine, summed, verify):
+    def test_wrong_checksums(self, engine, summed, verify, checking):
         codec, kind = summed
         payloads = [with_checksum(p, kind) for p in self.neighbours(codec)]
         bad = {0, 3, 7}

@@ -44,7 +44,7 @@ def _lz4_unchecked(parts: list[bytes]) -> bytes:
 
 def _lz4_frames(parts: list[bytes]) -> bytes:
     return b"".join(
-        lz4.frame.compress(part, content_checksum=True, block_linked=bool(number % 2))
+        lz4.frame.compress(part, content_checksum=True, block_linked=number % 4 > 0)
         for number, part in enumerate(parts)
     )
 
@@ -78,7 +78,8 @@ def _bgzf(parts: list[bytes]) -> bytes:
 
 
 def _snappy(parts: list[bytes]) -> bytes:
-    return b"".join(bytes(cramjam.snappy.compress(part)) for part in parts)
+    # The encoder makes nothing at all of nothing, where the format asks for an identifier.
+    return SNAPPY_IDENTIFIER + b"".join(bytes(cramjam.snappy.compress(part)) for part in parts)
 
 
 def _snappy_chunks(parts: list[bytes]) -> bytes:

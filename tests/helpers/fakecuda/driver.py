@@ -6,19 +6,21 @@ import itertools
 import os
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.helpers.fakecuda.codes import Code, CudaError
-from tests.helpers.fakecuda.memory import Memory
+from tests.helpers.fakecuda.memory import Memory, device
+from tests.helpers.fakecuda.pools import Pool
 from tests.helpers.fakecuda.recorder import Recorder
 from tests.helpers.fakecuda.streams import Context, Scheduler
 
 if TYPE_CHECKING:
     from tests.helpers.fakecuda.abi import DriverCall
-    from tests.helpers.fakecuda.pools import Pool
+    from tests.helpers.fakecuda.memory import Mapping
 
 ALL_CODECS = 7
 _CONTEXT_HANDLES = 0x7E57_0000_0000
+_DEFAULT_POOL_HANDLES = 0x7E57_1000_0000
 
 
 @dataclass
@@ -57,22 +59,67 @@ class Settings:
 class FakeDriver:
     """A driver that knows what it forbids."""
 
-    def __init__(self) -> None:
-        self.settings = Settings()
+    def __init__(self, version: int = 13000) -> None:
+        self._version = version
+        self.settings = Settings(driver_version=version)
         self.recorder = Recorder()
         self.memory = Memory(self.recorder)
         self._handles = itertools.count(0x5EED_0000_0000, 0x10)
         self.scheduler = Scheduler(self.new_handle)
         self.contexts: dict[int, Context] = {}
         self.pools: dict[int, Pool] = {}
-        self.current_pools: dict[int, int] = {}
         self.initialised = False
         self.pageable_copies: list[str] = []
         self.overruns: list[str] = []
         self.batches: list[int] = []
+        self.refusals: list[str] = []
+        self.library: Any = None
+        self.linker: Any = None
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._thread = threading.local()
+
+    def reset(self) -> None:
+        """Forget everything: memory, streams, faults, settings and what was recorded."""
+        with self._lock:
+            self.settings = Settings(driver_version=self._version)
+            self.recorder.clear()
+            self.scheduler.clear()
+            self.memory.clear()
+            self.contexts = {h: Context(h, c.ordinal, c.retained) for h, c in self.contexts.items()}
+            self.pools.clear()
+            for noted in (self.pageable_copies, self.overruns, self.batches, self.refusals):
+                noted.clear()
+
+    def fail_next(self, name: str, code: int, *, after: int = 0, times: int = 1) -> None:
+        """Answer a later call of `name` with `code`, once `after` calls of it have passed."""
+        self.recorder.fail_next(name, code, after=after, times=times)
+
+    def complaints(self) -> list[str]:
+        """Return what must be empty at the end of a test."""
+        return self.recorder.complaints()
+
+    def leaks(self) -> list[str]:
+        """Return what the program made and did not destroy, once all queued work has run."""
+        with self._lock:
+            for stream in self.scheduler.all_streams():
+                self.scheduler.run_until(stream.tail)
+            found = [str(one) for one in self.memory.allocations.values()]
+            found += [f"reservation {at:#x}, {n} bytes" for at, n in self.memory.reservations.items()]
+            found += [f"stream {handle:#x}" for handle in self.scheduler.streams]
+            found += [f"event {handle:#x}" for handle in self.scheduler.events]
+            return found + [f"pool {p.handle:#x}" for p in self.pools.values() if not p.default]
+
+    @property
+    def schedule(self) -> str:
+        """When queued work runs: "lazy" (when the host waits for it) or "eager" (at once)."""
+        return "eager" if self.scheduler.eager else "lazy"
+
+    @schedule.setter
+    def schedule(self, value: str) -> None:
+        if value not in ("lazy", "eager"):
+            raise ValueError(f'schedule is "lazy" or "eager", not {value!r}')
+        self.scheduler.eager = value == "eager"
 
     def new_handle(self) -> int:
         """Return a number that was never a handle before."""
@@ -102,6 +149,41 @@ class FakeDriver:
         if self.current is None:
             raise CudaError(Code.INVALID_CONTEXT, "no current context")
         return self.current
+
+    def device_memory_used(self, ordinal: int) -> int:
+        """Return how many bytes of a device are taken, by pools too."""
+        here = device(ordinal)
+        ours = (a for a in self.memory.allocations.values() if a.location == here)
+        pooled = (p.reserved for p in self.pools.values() if p.location == here)
+        return sum(a.size for a in ours if not a.pool) + sum(pooled)
+
+    def charge(self, ordinal: int, size: int) -> None:
+        """Refuse an allocation that the device has no room for."""
+        if self.device_memory_used(ordinal) + size > self.settings.total_memory:
+            raise CudaError(Code.OUT_OF_MEMORY, f"{size} bytes on device {ordinal}")
+
+    def default_pool(self, ordinal: int) -> Pool:
+        """Return a device's default pool."""
+        handle = _DEFAULT_POOL_HANDLES + ordinal
+        if handle not in self.pools:
+            self.pools[handle] = Pool(handle, device(ordinal), default=True)
+        return self.pools[handle]
+
+    def pools_give_back(self, mapping: Mapping) -> None:
+        """Count an allocation of a pool as freed."""
+        pool = self.pools[mapping.allocation.pool]
+        pool.free(mapping.allocation.size)
+        self.forget_pool_if_empty(pool)
+
+    def forget_pool_if_empty(self, pool: Pool) -> None:
+        """Remove a destroyed pool once none of its memory is in use."""
+        if pool.destroyed and pool.used == 0:
+            self.pools.pop(pool.handle, None)
+
+    def after_synchronising(self) -> None:
+        """Let pools return memory, as they do when the host has waited."""
+        for pool in self.pools.values():
+            pool.trim()
 
     def call(self, entry: DriverCall, args: tuple[int, ...]) -> int:
         """Answer one call from C; whatever goes wrong in here is kept for the test."""

@@ -100,6 +100,7 @@ class Memory:
         self.space = AddressSpace()
         self.allocations: dict[int, Allocation] = {}
         self.reservations: dict[int, int] = {}
+        self.handles: dict[int, Allocation] = {}
         self._recorder = recorder
         self._starts: list[int] = []
         self._mappings: list[Mapping] = []
@@ -197,6 +198,25 @@ class Memory:
             at = mapping.start + mapping.span
             mapping = self.find(at)
         return at - address
+
+    def clear(self) -> None:
+        """Unmap and free everything."""
+        for mapping in self.mappings():
+            mapping.allocation.handles = 0
+            self.unmap(mapping)
+        for allocation in tuple(self.allocations.values()):
+            allocation.handles = 0
+            self.drop_if_unused(allocation)
+        self.handles.clear()
+        self.reservations.clear()
+        self._dead.clear()
+
+    def range_of(self, mapping: Mapping) -> tuple[int, int]:
+        """Return start and size of the reservation around a mapping, or of the mapping."""
+        for start, size in self.reservations.items():
+            if start <= mapping.start < start + size:
+                return start, size
+        return mapping.start, mapping.size
 
     def host_address(self, address: int) -> int:
         """Return where the double finds the bytes of an address."""

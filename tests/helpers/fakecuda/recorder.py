@@ -46,6 +46,18 @@ class Recorder:
     internal: list[str] = field(default_factory=list)
     _injections: dict[str, list[Injection]] = field(default_factory=dict)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        for noted in (self.calls, self.log, self.violations, self.unmodelled, self.internal):
+            noted.clear()
+        self._injections.clear()
+
+    def take_violations(self) -> list[str]:
+        """Return the violations so far and forget them: the test expected them."""
+        taken = list(self.violations)
+        self.violations.clear()
+        return taken
+
     def fail_next(self, name: str, code: int, *, after: int = 0, times: int = 1) -> None:
         """Answer a later call of `name` with `code`; `after` calls pass before it."""
         self._injections.setdefault(name, []).append(Injection(int(code), after, times))

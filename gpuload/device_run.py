@@ -1,0 +1,296 @@
+"""A run with a device: windows for the decompression engine, the others for the host.
+
+Each worker thread has a workspace of its own: a stream, staging memory that the engine reads over
+the link, and a guarded window on the device that it decodes into. The window is copied to its
+destination when its decoded sizes agree. If one does not, the engine may have written anywhere in
+the window, and all of it is decoded again on the host.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuload import driver
+from gpuload.device_sink import DeviceSink
+from gpuload.engines.base import DeviceBatch, HostBatch, Outcome, Status
+from gpuload.engines.choice import HARDWARE, choose
+from gpuload.engines.hardware import NOT_SUPPORTED, HardwareEngine
+from gpuload.errors import GpuloadError
+from gpuload.memory import DecompressMemory, HostNumaMemory, copy, host_view
+from gpuload.options import ENGINES
+from gpuload.pipeline import WINDOW, Run, offsets
+from gpuload.report import checksum_counts
+from gpuload.spans import SpanChecker
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    from cuda.core import Stream
+
+    from gpuload.containers.base import Index
+    from gpuload.engines.choice import Choice
+    from gpuload.options import Options
+    from gpuload.pipeline import Progress
+    from gpuload.report import Report
+    from gpuload.sinks import Sink
+    from gpuload.windows import Window
+
+__all__ = ["DeviceRun", "run"]
+
+#: Addresses without memory behind each window, to catch writes past its end.
+_GUARD = 256 << 20
+
+
+def run(
+    index: Index,
+    sink: Sink,
+    options: Options,
+    *,
+    device_id: int | None,
+    collect: bool = False,
+    progress: Progress | None = None,
+) -> Report:
+    """Decode every chunk of a file into a sink; see `gpuload.pipeline.run`.
+
+    Parameters
+    ----------
+    device_id : int or None
+        The device that may decode; None if only the host may.
+
+    Raises
+    ------
+    DriverError
+        If an engine was asked for by name that cannot decode this here, or a device fails.
+    """
+    choice = choose(index.chunks, options, device_id)
+    if device_id is None or not (choice.engines == HARDWARE).any():
+        return Run(index, sink, options, collect=collect).go(progress)
+    device_run = DeviceRun(
+        index, sink, options, choice=choice, device_id=device_id, collect=collect
+    )
+    return device_run.go(progress)
+
+
+class Workspace:
+    """What one thread needs to have windows decoded by the engine.
+
+    Parameters
+    ----------
+    device_id : int
+        The device, which is current.
+    stream : Stream
+        What the thread does, it does on this one.
+    stored_size, raw_size, rows : int
+        Bytes and rows of the largest window.
+    """
+
+    def __init__(
+        self, device_id: int, stream: Stream, stored_size: int, raw_size: int, rows: int
+    ) -> None:
+        self.stream = stream
+        with ExitStack() as undo:
+            host = undo.enter_context(HostNumaMemory(device_id))
+            self.staging = host.allocate(max(1, stored_size), stream=stream)
+            self.actual = host.allocate(max(4, 4 * rows), stream=stream)
+            guarded = undo.enter_context(DecompressMemory(device_id, guard=_GUARD))
+            self.window = guarded.allocate(max(1, raw_size), stream=stream)
+            self.stored = host_view(self.staging)
+            #: Waits for the stream and frees everything.
+            self.close = undo.pop_all().close
+
+
+class DeviceRun(Run):
+    """A run whose choice of engines has rows for the decompression engine.
+
+    Parameters
+    ----------
+    index, sink, options, collect
+        See `gpuload.pipeline.run`; a `DeviceSink` must be on the same device.
+    choice : Choice
+        Who decodes which rows.
+    device_id : int
+        The device.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        sink: Sink,
+        options: Options,
+        *,
+        choice: Choice,
+        device_id: int,
+        collect: bool = False,
+    ) -> None:
+        self.device_id = device_id
+        self.refused = ""
+        self.local = threading.local()
+        self.workspaces: list[Workspace] = []
+        self.engine = HardwareEngine(device_id)
+        super().__init__(index, sink, options, collect=collect, engines=choice.engines)
+        self.target = sink if isinstance(sink, DeviceSink) else None
+        #: Whether the host needs the bytes that the device decodes.
+        self.fetched = self.target is None or options.verify is True
+        if not self.fetched:
+            self.spans = SpanChecker(index.spans, verify=False, report=self._span_failed)
+        #: Whether the engine may write where the bytes belong, without a guarded window.
+        self.direct = bool(
+            self.target
+            and options.trusted
+            and self.placed
+            and driver.is_hw_decompress_capable(self.target.address)
+        )
+
+    def _targets(self) -> npt.NDArray[np.int64]:
+        target = max(WINDOW, self.options.memory_limit // 8)
+        return np.where(self.engines == HARDWARE, target, WINDOW)
+
+    def go(self, progress: Progress | None = None) -> Report:
+        """See `Run.go`."""
+        try:
+            report = super().go(progress)
+        except BaseException:
+            for workspace in self.workspaces:
+                # The first error says more than what a broken context says afterwards.
+                with suppress(GpuloadError):
+                    workspace.close()
+            raise
+        for workspace in self.workspaces:
+            workspace.close()
+        report.engine = "host" if self.refused else _engine_names(self.windows)
+        return report
+
+    def _workspace(self) -> Workspace:
+        """Return the workspace of the calling thread."""
+        if not hasattr(self.local, "workspace"):
+            windows = [w for w in self.windows if w.engine == HARDWARE]
+            self.local.workspace = Workspace(
+                self.device_id,
+                self.target.stream() if self.target else self._new_stream(),
+                max(w.end - w.start for w in windows),
+                0 if self.direct else max(w.raw_size for w in windows),
+                max(w.last - w.first for w in windows),
+            )
+            self.workspaces.append(self.local.workspace)
+        workspace: Workspace = self.local.workspace
+        return workspace
+
+    def _new_stream(self) -> Stream:
+        device = driver.device(self.device_id)
+        with driver.calling("cuStreamCreateWithPriority", "a window"):
+            device.set_current()
+            return device.create_stream()
+
+    def _batch(self, number: int, window: Window) -> None:
+        if window.engine != HARDWARE or self.refused:
+            super()._batch(number, window)
+            return
+        work = self._workspace()
+        rows = self.index.chunks[window.first : window.last]
+        stored = work.stored[: window.end - window.start]
+        self.index.source.read_exact(window.start, memoryview(stored))
+        src, dst = offsets(rows, window)
+        base = int(work.window.handle)
+        if self.direct and self.target:
+            base = self.target.address + int(rows["dst_offset"][0])
+        submitted = DeviceBatch(
+            rows, src + int(work.staging.handle), dst + base, work.actual, work.stream
+        )
+        outcome = self.engine.submit(submitted).wait()
+        if not outcome.reasons and not self.fetched:
+            self._commit_on_device(number, window, outcome, dst, base)
+            return
+        batch = HostBatch(rows, src, dst, stored, self._buffer("raw", window.raw_size))
+        if outcome.reasons:
+            outcome = self._decode_again(batch, outcome)
+        else:
+            self._fetch(batch, outcome, base, work.stream)
+        self._commit(number, window, batch, outcome, in_place=False)
+
+    def _fetch(self, batch: HostBatch, outcome: Outcome, base: int, stream: Stream) -> None:
+        """Copy a window to the host, and check what the host can check."""
+        copy(batch.out.ctypes.data, base, batch.out.size, stream)
+        with driver.calling("cuStreamSynchronize", "a window on its way to the host"):
+            stream.sync()
+        if self.options.verify:
+            self.host.check(batch, outcome)
+
+    def _decode_again(self, batch: HostBatch, first: Outcome) -> Outcome:
+        """Decode a window on the host after the engine failed on some of it."""
+        second = self.host.decode(batch)
+        if first.code == NOT_SUPPORTED and not self._named():
+            self.refused = next(iter(first.reasons.values()))
+            return second
+        if self.options.on_error == "retry-host":
+            return second
+        for row, reason in first.reasons.items():
+            found = second.reasons.get(row, "the host engine decodes it; see on_error='retry-host'")
+            second.fail(row, Status(first.status[row]), f"{reason} ({found})")
+        return replace(second, code=first.code, blame=first.blame)
+
+    def _named(self) -> bool:
+        return self.options.engine == "hardware"
+
+    def _commit_on_device(
+        self,
+        number: int,
+        window: Window,
+        outcome: Outcome,
+        dst: npt.NDArray[np.int64],
+        base: int,
+    ) -> None:
+        assert self.target is not None
+        size = int(outcome.actual.sum())
+        with self.turns.turn(number):
+            # Of bytes on the device only the number is known here.
+            unseen = np.broadcast_to(np.zeros(1, np.uint8), size)
+            self.spans.feed_rows(window.first, outcome.actual, unseen)
+            offset = self._advance(size)
+            self.stored_position = window.end
+        if self.direct:
+            return
+        self.target.check_room(offset, size)
+        for start, to, length in _runs(dst, outcome.actual):
+            copy(self.target.address + offset + to, base + start, length, self.target.stream())
+
+    def _finished(self, seconds: float) -> Report:
+        report = super()._finished(seconds)
+        if not self.fetched and self.options.verify:
+            report.unverified = self._unverified()
+        return report
+
+    def _unverified(self) -> dict[str, int]:
+        """Return how many checksums of each kind nobody looked at."""
+        kinds = Counter(self.index.chunks["checksum_kind"].tolist())
+        kinds.update(self.index.spans["checksum_kind"].tolist())
+        kinds.subtract(self.verified)
+        return checksum_counts(kinds)
+
+
+def _runs(dst: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """Return copies (from, to, size) that put rows from their slots to where they belong.
+
+    Rows that stay side by side share a copy, so that full slots take one.
+    """
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    shifts = dst - starts
+    first = np.flatnonzero(np.diff(shifts, prepend=shifts[0] - 1))
+    last = np.append(first[1:], dst.size) - 1
+    return list(
+        zip(
+            dst[first].tolist(),
+            starts[first].tolist(),
+            (ends[last] - starts[first]).tolist(),
+            strict=True,
+        )
+    )
+
+
+def _engine_names(windows: list[Window]) -> str:
+    return ", ".join(ENGINES[number] for number in sorted({w.engine for w in windows}))

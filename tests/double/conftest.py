@@ -1,0 +1,39 @@
+"""Everything below runs on the double of the driver, in a process of its own.
+
+The double takes libcuda's place for the whole process, so nothing here is collected unless
+``GPULOAD_FAKE_CUDA=1`` says that this process is meant for it; tests/test_double.py starts it.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.helpers.fakecuda import FakeDriver
+
+if os.environ.get("GPULOAD_FAKE_CUDA") == "1":
+    from tests.helpers import fakecuda
+
+    fakecuda.load()
+else:
+    collect_ignore_glob = ["*"]
+
+
+@pytest.fixture(autouse=True)
+def cuda() -> Iterator[FakeDriver]:
+    """Give the test a fresh double; fail it for whatever the double complains of at the end."""
+    double = fakecuda.load()
+    double.reset()
+    yield double
+    gc.collect()
+    complaints = double.complaints()
+    leaks = double.leaks()
+    double.reset()
+    assert complaints == []
+    assert leaks == []

@@ -1,0 +1,44 @@
+"""Ask the driver of this machine every question and print the answers as JSON."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import subprocess
+import sys
+from typing import Any
+
+from tests.double.probe.asking import GROUPS, Driver
+
+MODULES = ("threads", "memory", "copies", "streams", "faults", "risky")
+
+
+def answers_of(name: str) -> dict[str, Any]:
+    """Ask one group in a process of its own."""
+    command = [sys.executable, "-m", "tests.double.probe", name]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        output, code, errors = done.stdout, done.returncode, done.stderr
+    except subprocess.TimeoutExpired as late:
+        output, code, errors = str((late.stdout or b"").decode()), -1, "timed out"
+    answers = dict(json.loads(line) for line in output.splitlines())
+    if code:
+        answers["ended"] = f"exit {code}"
+        print(name, code, errors[-2000:], file=sys.stderr)
+    return answers
+
+
+def main() -> None:
+    """Ask one group here, or all of them each in a child."""
+    for module in MODULES:
+        importlib.import_module(f"tests.double.probe.{module}")
+    if len(sys.argv) == 1:
+        print(json.dumps({name: answers_of(name) for name in GROUPS}, indent=1))
+        return
+    group = GROUPS[sys.argv[1]]
+    cuda = Driver(init=getattr(group, "needs_init", True))
+    group(cuda, lambda name, answer: print(json.dumps([name, answer]), flush=True))
+
+
+if __name__ == "__main__":
+    main()

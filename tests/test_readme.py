@@ -1,0 +1,58 @@
+"""What README.md shows is true: its example runs, and its messages are gpuload's own."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from gpuload_cli import cli
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+WEATHER = "samples/weather.csv.lz4"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch) -> Path:
+    """A copy of the samples, where the examples may write."""
+    (tmp_path / "samples").mkdir()
+    shutil.copy(ROOT / WEATHER, tmp_path / WEATHER)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_python(folder: Path, capsys) -> None:
+    (example,) = blocks("python")
+    exec(compile(example, "README.md", "exec"), {})
+    printed = capsys.readouterr().out
+    assert printed.startswith("lz4 7 True\n")
+    assert "1000" in printed.splitlines()[-1]
+    assert (folder / "weather.csv.zst").stat().st_size > 0
+
+
+def test_errors(folder: Path) -> None:
+    (example,) = blocks("console")
+    data = bytearray((folder / WEATHER).read_bytes())
+    (folder / "cut.lz4").write_bytes(data[:70_000])
+    data[70_000] ^= 1
+    (folder / "damaged.lz4").write_bytes(data)
+    shown = []
+    for line in example.splitlines():
+        if line.startswith("$ gpuload "):
+            shown.append(line)
+            shown += CliRunner().invoke(cli, line.split()[2:]).output.splitlines()
+    assert shown == example.splitlines()
+
+
+def test_the_commands_that_ci_runs_are_marked() -> None:
+    marks = re.findall(r"^<!-- (\w+) -->\n```sh$", README, re.MULTILINE)
+    assert marks == ["install", "test"]
+    used = re.findall(r"\(readme (\w+)\)", (ROOT / ".ci/run").read_text())
+    assert used == marks
