@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     from cuda.core import Buffer, Event, Stream
 
-__all__ = ["DeviceArray", "allocate"]
+__all__ = ["DeviceArray", "allocate", "close_pools"]
 
 _pools: dict[int, DecompressPool] = {}
 
@@ -32,6 +32,12 @@ def allocate(size: int, device_id: int, stream: Stream) -> Buffer:
     if device_id not in _pools:
         _pools.setdefault(device_id, DecompressPool(device_id))
     return _pools[device_id].allocate(size, stream=stream)
+
+
+def close_pools() -> None:
+    """Give the memory that the pools keep back to the driver; arrays stay valid."""
+    while _pools:
+        _pools.popitem()[1].close()
 
 
 class DeviceArray(Array):

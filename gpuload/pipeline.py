@@ -159,7 +159,15 @@ class Run:
         return WINDOW
 
     def go(self, progress: Progress | None) -> Report:
-        """Run all windows and return the report."""
+        """Run all windows and return the report; a run can be used once."""
+        try:
+            return self._go(progress)
+        finally:
+            # Its callback is bound to this run: a cycle that would keep a sink's resources until
+            # the next garbage collection.
+            del self.spans
+
+    def _go(self, progress: Progress | None) -> Report:
         began = time.perf_counter()
         self._check_known_sizes()
         numbers = count()
@@ -172,8 +180,12 @@ class Run:
             except BaseException:
                 self.turns.stop()
                 raise
-        for worker in workers:
-            worker.result()
+        try:
+            for worker in workers:
+                worker.result()
+        finally:
+            # An error's traceback holds this frame, and a future its error: another such cycle.
+            del workers, worker
         self.spans.passed(self.index.chunks.size)
         return self._finished(time.perf_counter() - began)
 

@@ -114,8 +114,9 @@ def calling(function: str, purpose: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # cuda.bindings, cuda.core and cuda.pathfinder share no base of their errors.
-        if type(error).__module__.partition(".")[0] != "cuda":
+        # cuda.bindings, cuda.core and cuda.pathfinder share no base of their errors, and cuda.core
+        # raises plain ones too.
+        if type(error).__module__.partition(".")[0] != "cuda" and type(error) is not RuntimeError:
             raise
         code = getattr(error, "status", None)
         raise _translated(function, purpose, code, str(error)) from error
@@ -124,9 +125,9 @@ def calling(function: str, purpose: str) -> Iterator[None]:
 def _translated(
     function: str, purpose: str, code: int | None, text: str
 ) -> DriverError | MemoryLimitError:
-    # cuda.core's errors have no code; their text starts with its name.
+    # cuda.core's errors have no code; the text of most starts with its name.
     name = text.partition(":")[0] if code is None else error_name(code)
-    failure = f"{function} failed with {name if code is None else f'{name} ({code})'}"
+    failure = f"{function} failed: {name}" + ("" if code is None else f" ({code})")
     if name == _OUT_OF_MEMORY:
         return MemoryLimitError(
             f"no memory for {purpose}: {failure}{_free_bytes()}; lower memory_limit, or free some"

@@ -30,8 +30,8 @@ __all__ = [
 
 #: ``cuGetProcAddress_v2``, through which cuda-python finds every function, came with CUDA 12.0.
 _OLDEST = "CUDA 12.0"
-#: ``CUDA_ERROR_NO_DEVICE``.
-_NO_DEVICE = 100
+#: ``CUresult``.
+_NOT_INITIALIZED, _NO_DEVICE = 3, 100
 #: The modules without which there is no CUDA, and what brings them.
 _PACKAGES = {"cuda.bindings._v2.driver": "cuda-bindings>=13.5", "cuda.core": "cuda-core>=1.2"}
 
@@ -68,7 +68,9 @@ def _installed(module: str) -> bool:
 def _without_devices(code: int) -> str:
     """Return why there is no device to use after ``cuInit`` returned `code`."""
     if code not in (0, _NO_DEVICE):
-        return f"the CUDA driver does not start: cuInit failed with {library.error_name(code)}"
+        hint = "; had CUDA been used before this process was forked?" * (code == _NOT_INITIALIZED)
+        name = library.error_name(code)
+        return f"the CUDA driver does not start: cuInit failed with {name}{hint}"
     if not code and library.device_count():
         return ""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -153,7 +155,6 @@ def device(device_id: int) -> Device:
     DriverError
         If there is no such device, or no CUDA in this process.
     """
-    library.claim()
     reason = unavailable()
     if reason:
         raise DriverError(f"device {device_id} can't be used: {reason}")
@@ -186,7 +187,8 @@ def current_device() -> int:
 def on_device(device_id: int) -> Iterator[None]:
     """Make a device current in this thread, and afterwards the one that was.
 
-    A thread that had none keeps this one, as the CUDA runtime would do it.
+    A thread that had none keeps this one, as the CUDA runtime would do it. cuda.core makes its
+    primary context current; ``cuCtxGetCurrent`` and ``cuCtxSetCurrent`` bring the other back.
     """
     chosen = device(device_id)
     with calling("cuCtxSetCurrent", f"device {device_id}"):

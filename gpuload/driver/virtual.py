@@ -79,7 +79,10 @@ def usage() -> int:
 
 
 def _properties(location: Location) -> npt.NDArray[np.void]:
-    """Return a ``CUmemAllocationProp`` of pinned memory for the decompression engine."""
+    """Return a ``CUmemAllocationProp`` of pinned memory for the decompression engine.
+
+    The caller must keep it in a variable: an array's address does not keep the array.
+    """
     properties = np.zeros(1, api().mem_allocation_prop_v1_dtype)
     properties["type"] = PINNED
     properties["alloc_flags"]["usage"] = usage()
@@ -110,7 +113,8 @@ def mem_create(size: int, location: Location) -> int:
         If there is not as much.
     """
     with calling("cuMemCreate", f"{size} bytes of {location}"):
-        return api().mem_create(size, _properties(location).ctypes.data, 0)
+        properties = _properties(location)
+        return api().mem_create(size, properties.ctypes.data, 0)
 
 
 def mem_address_reserve(size: int, alignment: int) -> int:
@@ -130,8 +134,8 @@ def mem_set_access(address: int, size: int, locations: Sequence[Location]) -> No
     with calling("cuMemSetAccess", f"{' and '.join(map(str, locations))} at {address:#x}"):
         rights = np.zeros(len(locations), api().mem_access_desc_v1_dtype)
         rights["flags_"] = READ_WRITE
-        for right, location in zip(rights, locations, strict=True):
-            location.fill(right["location"])
+        for index, location in enumerate(locations):
+            location.fill(rights[index : index + 1]["location"])
         api().mem_set_access(address, size, rights.ctypes.data, len(rights))
 
 

@@ -33,7 +33,7 @@ class Slot:
     address : int
         Of its first byte, the same on the device and the host.
     view : ndarray of uint8
-        Its bytes.
+        Its bytes; not to be touched after the slot's release.
     """
 
     def __init__(

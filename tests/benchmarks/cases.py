@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _HERE = Path(__file__).parent
 _CONTENTS = _HERE / "contents.py"
 _SCRIPT = Path(sys.executable).with_name("gpuload")
-GPULOAD: Command = (str(_SCRIPT),) if _SCRIPT.exists() else (sys.executable, "-m", "gpuload")
+GPULOAD: Command = (str(_SCRIPT),) if _SCRIPT.exists() else (sys.executable, "-P", "-m", "gpuload")
 DECOMPRESS: Command = (*GPULOAD, "decompress", "{file}", "-o", "{out}", "--force", "-q")
 _COMPRESS: Command = (*GPULOAD, "compress", "{raw}", "-o", "{out}", "--force", "-q")
 
@@ -145,9 +145,7 @@ def make_file(case: Case, mix: Path) -> Path | None:
 
 
 def make_big(file: Path, compressor: Command, mix: Path, size: int) -> bool:
-    """Make a large file through pipes, unless it is there; False where the tool is missing."""
-    if file.exists():
-        return True
+    """Make a large file through pipes; False where the tool is missing."""
     if not shutil.which(compressor[0]):
         return False
     contents = (sys.executable, str(_CONTENTS), "big", str(size), str(mix))

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 _MARKED = re.compile(r"(?<=<!-- speed:begin -->\n).*?(?=<!-- speed:end -->)", re.DOTALL)
+#: MiB that `gpuload decompress` may take, however large its input.
+_PEAK_BOUND = 400
 _VERSION_FLAGS = {"lz4": "--version", "zstd": "--version", "bgzip": "--version", "pigz": "-V"}
 
 
@@ -39,6 +41,11 @@ def _version(tool: str) -> str:
     )
     found = re.search(r"\d+(\.\d+)+", result.stdout + result.stderr)
     return found[0] if found else "unknown"
+
+
+def judged(value: float, bound: float | None, form: str) -> str:
+    over = bound is not None and value > bound
+    return f"{value:{form}}{' (over)' if over else ''}"
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -68,7 +75,7 @@ def _introduction(results: dict[str, Any]) -> str:
 
 def _streams(streams: list[dict[str, Any]]) -> str:
     header = (
-        *("file", "ratio", "native tool", "seconds", "gpuload", "gpuload / fastest"),
+        *("file", "ratio", "native tool", "its seconds", "gpuload's", "gpuload / fastest"),
         *("bound", "peak MiB"),
     )
     return table(header, [row for stream in streams for row in _rows(stream)])
@@ -85,25 +92,27 @@ def _rows(stream: dict[str, Any]) -> list[tuple[str, ...]]:
     rows[0][:2] = [stream["name"], f"{stream['ratio']:.2f}"]
     rows[0][4:] = [
         f"{own['median']:.2f}",
-        "-" if compared is None else f"{compared:.2f}{' (over)' * (compared > stream['bound'])}",
+        "-" if compared is None else judged(compared, stream["bound"], ".2f"),
         f"{stream['bound']:.1f}",
         f"{own['peak'] / (1 << 20):.0f}",
     ]
     return [tuple(row) for row in rows]
 
 
-def _costs(costs: dict[str, list[float]]) -> str:
-    rows = [(name, f"{ms:.0f}", f"{bound:.0f}") for name, (ms, bound) in costs.items()]
+def _costs(costs: dict[str, tuple[float, int | None]]) -> str:
+    rows = [
+        (name, judged(ms, bound, ".0f"), str(bound or "-")) for name, (ms, bound) in costs.items()
+    ]
     return table(("small costs", "ms", "bound"), rows)
 
 
 def _big(big: list[dict[str, Any]]) -> str:
     rows = [
         (
-            f"{row['size'] >> 30} GiB: {row['name']}",
+            f"{row['size'] / (1 << 30):g} GiB: {row['name']}",
             f"{row['seconds']:.1f}",
-            f"{row['peak'] / (1 << 20):.0f}",
-            "400",
+            judged(row["peak"] / (1 << 20), _PEAK_BOUND, ".0f"),
+            str(_PEAK_BOUND),
         )
         for row in big
     ]

@@ -25,7 +25,7 @@ with gpuload.loader.open(sys.argv[1]) as container:
 
 def start_up(count: int) -> dict[str, float]:
     """Return medians in seconds."""
-    python = (sys.executable, "-c")
+    python = (sys.executable, "-P", "-c")  # -P: not the checkout that this may run in
     runs = take_turns(
         {
             "python": (*python, "pass"),
@@ -46,7 +46,7 @@ def start_up(count: int) -> dict[str, float]:
 
 def listing(file: Path, count: int) -> tuple[int, float]:
     """Return the number of chunks of a file, and the median seconds to list them."""
-    command = [sys.executable, "-c", _LISTING, str(file)]
+    command = [sys.executable, "-P", "-c", _LISTING, str(file)]
     seconds = []
     for _ in range(count):
         printed = subprocess.run(command, check=True, capture_output=True, text=True).stdout

@@ -189,6 +189,14 @@ def test_a_driver_that_does_not_start(fresh, cuda):
     )
 
 
+def test_a_process_that_others_forked_after_they_had_used_cuda(fresh, cuda):
+    cuda.fail_next("cuInit", Code.NOT_INITIALIZED)
+    assert driver.unavailable().endswith(
+        "cuInit failed with CUDA_ERROR_NOT_INITIALIZED; had CUDA been used before this process was "
+        "forked?"
+    )
+
+
 def test_a_device_can_not_be_had_where_there_is_no_cuda(fresh, cuda):
     cuda.fail_next("cuInit", Code.UNKNOWN)
     with pytest.raises(DriverError, match=r"device 0 can't be used: the CUDA driver does not"):
@@ -394,7 +402,7 @@ def test_every_step_of_mapped_memory(cuda, stream, place, memory_type):
     address = driver.mem_address_reserve(2 * GRANULARITY, 0)
     driver.mem_map(address, GRANULARITY, handle)
     driver.mem_release(handle)
-    driver.mem_set_access(address, GRANULARITY, {PLACE, place})
+    driver.mem_set_access(address, GRANULARITY, list({PLACE, place}))
     assert driver.is_hw_decompress_capable(address)
     assert driver.is_hw_decompress_capable(address + GRANULARITY - 1)
     assert not driver.is_hw_decompress_capable(address + GRANULARITY)
@@ -432,7 +440,7 @@ def test_a_refused_call_is_named_with_the_error(cuda, stream, name):
     cuda.fail_next(name, Code.NOT_SUPPORTED)
     with pytest.raises(DriverError) as caught:
         CALLS[name]()
-    assert str(caught.value).startswith(f"{name} failed with CUDA_ERROR_NOT_SUPPORTED (801), for ")
+    assert str(caught.value).startswith(f"{name} failed: CUDA_ERROR_NOT_SUPPORTED (801), for ")
     assert str(caught.value).endswith(
         "; neither device nor driver can; `gpuload doctor` shows them"
     )
@@ -456,7 +464,7 @@ def test_no_memory_and_no_number_of_free_bytes(cuda, stream):
     with pytest.raises(MemoryLimitError) as caught:
         driver.mem_create(GRANULARITY, PLACE)
     assert str(caught.value) == (
-        f"no memory for {GRANULARITY} bytes of device 0: cuMemCreate failed with "
+        f"no memory for {GRANULARITY} bytes of device 0: cuMemCreate failed: "
         "CUDA_ERROR_OUT_OF_MEMORY (2); lower memory_limit, or free some"
     )
 
@@ -473,13 +481,13 @@ def test_an_error_without_advice(cuda, stream):
     with pytest.raises(DriverError) as caught:
         driver.mem_create(GRANULARITY, PLACE)
     assert str(caught.value) == (
-        f"cuMemCreate failed with CUDA_ERROR_INVALID_VALUE (1), for {GRANULARITY} bytes of device 0"
+        f"cuMemCreate failed: CUDA_ERROR_INVALID_VALUE (1), for {GRANULARITY} bytes of device 0"
     )
 
 
 def test_a_code_that_the_driver_has_no_name_for(cuda, stream):
     cuda.fail_next("cuMemCreate", 54321)
-    with pytest.raises(DriverError, match=r"^cuMemCreate failed with CUDA error 54321 \(54321\)"):
+    with pytest.raises(DriverError, match=r"^cuMemCreate failed: CUDA error 54321 \(54321\)"):
         driver.mem_create(GRANULARITY, PLACE)
 
 
@@ -488,7 +496,7 @@ def test_errors_of_cuda_core_become_ours(cuda, stream):
     with pytest.raises(DriverError) as caught, driver.calling("cuStreamSynchronize", "a test"):
         stream.sync()
     said = str(caught.value)
-    assert said.startswith("cuStreamSynchronize failed with CUDA_ERROR_LAUNCH_FAILED, for a test;")
+    assert said.startswith("cuStreamSynchronize failed: CUDA_ERROR_LAUNCH_FAILED, for a test;")
 
 
 def test_other_errors_pass():

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 import tracemalloc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import gpuload
+from gpuload.sources import BytesSource, LocalFile, Source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["MIB", "NOISE", "TEXT", "allocating_at_most", "decoded", "written"]
+__all__ = ["MIB", "NOISE", "TEXT", "Waiting", "allocating_at_most", "decoded", "written"]
 
 MIB = 1 << 20
 TEXT = b"".join(b"%d bottles of something on the wall\n" % n for n in range(6_000))
@@ -47,3 +49,27 @@ def allocating_at_most(size: int) -> Iterator[None]:
     finally:
         tracemalloc.stop()
     assert peak <= size, f"{peak} bytes were allocated"
+
+
+class Waiting(Source):
+    """A source that, once `armed`, is not read before `go_on` is set.
+
+    Parameters
+    ----------
+    content : path or bytes
+        What it reads.
+    """
+
+    def __init__(self, content: Path | bytes) -> None:
+        self._inner = BytesSource(content) if isinstance(content, bytes) else LocalFile(content)
+        self.name, self.size = self._inner.name, self._inner.size
+        self.armed = False
+        self.go_on = threading.Event()
+
+    def readinto(self, offset: int, view: memoryview) -> int:
+        if self.armed and not self.go_on.wait(60):
+            raise TimeoutError("nobody let it go on")
+        return self._inner.readinto(offset, view)
+
+    def close(self) -> None:
+        self._inner.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import random
 import zlib
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ import lz4.frame
 import zstandard
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import Callable
 
 __all__ = ["REFERENCES", "mutated"]

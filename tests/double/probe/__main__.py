@@ -17,7 +17,7 @@ def answers_of(name: str) -> dict[str, Any]:
     """Ask one group in a process of its own."""
     command = [sys.executable, "-m", "tests.double.probe", name]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         output, code, errors = done.stdout, done.returncode, done.stderr
     except subprocess.TimeoutExpired as late:
         output, code, errors = str((late.stdout or b"").decode()), -1, "timed out"

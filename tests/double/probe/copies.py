@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from tests.double.probe.asking import Driver, group
+from tests.double.probe.asking import GROUPS, Driver, descriptors, group
 
 if TYPE_CHECKING:
     from tests.double.probe.asking import Note
@@ -14,43 +14,70 @@ MIB = 1 << 20
 TWO = 2 * MIB
 
 
+class Places:
+    """Addresses that copies go to and come from."""
+
+    def __init__(self, cuda: Driver) -> None:
+        cuda.use_device()
+        self.stream = cuda.value("cuStreamCreate", 1)
+        self.block = ctypes.create_string_buffer(4 * MIB)
+        self.pageable = ctypes.addressof(self.block)
+        self.pinned, self.memory = cuda.pinned(4 * MIB), cuda.memory(4 * MIB)
+
+    def strange(self, cuda: Driver, name: str) -> int:
+        """Return an address of which a driver should not copy 16 bytes."""
+        if name == "freed":
+            freed = cuda.memory(64 * MIB)
+            cuda.must("cuMemFree", freed)
+            return freed
+        if name == "reserved":
+            return cuda.value("cuMemAddressReserve", 4 * MIB, 0, 0, 0)
+        if name == "inaccessible":
+            return cuda.mapped(TWO, access=False)
+        past = self.memory + 4 * MIB - 8
+        return {"past": past, "pageable": self.pageable, "pinned": self.pinned}.get(name, 0)
+
+
+def _copies_group(name: str, size: int = 16) -> None:
+    def ask(cuda: Driver, note: Note) -> None:
+        places = Places(cuda)
+        memory, pinned, pageable, stream = (
+            places.memory,
+            places.pinned,
+            places.pageable,
+            places.stream,
+        )
+        at = places.strange(cuda, name)
+        note("HtoD to", cuda("cuMemcpyHtoD", at, pageable, size))
+        note("DtoH from", cuda("cuMemcpyDtoH", pageable + MIB, at, size))
+        note("HtoDAsync to", cuda("cuMemcpyHtoDAsync", at, pinned, size, stream))
+        note("DtoHAsync from", cuda("cuMemcpyDtoHAsync", pinned, at, size, stream))
+        note("DtoDAsync to", cuda("cuMemcpyDtoDAsync", at, memory, size, stream))
+        note("DtoDAsync from", cuda("cuMemcpyDtoDAsync", memory, at, size, stream))
+        note("memcpyAsync to", cuda("cuMemcpyAsync", at, memory, size, stream))
+        note("memcpyAsync from", cuda("cuMemcpyAsync", memory, at, size, stream))
+        note("after the copies", cuda("cuStreamSynchronize", stream))
+        note("memset", cuda("cuMemsetD8Async", at, 0, size, stream))
+        note("after the memset", cuda("cuStreamSynchronize", stream))
+
+    GROUPS[f"copies_{name}{'' if size else '_size_0'}"] = ask
+
+
+for _name in ("past", "reserved", "inaccessible", "freed", "null", "pageable", "pinned"):
+    _copies_group(_name)
+_copies_group("null", 0)
+
+
 @group
 def copies(cuda: Driver, note: Note) -> None:
-    cuda.use_device()
-    stream = cuda.value("cuStreamCreate", 1)
-    block = ctypes.create_string_buffer(4 * MIB)
-    pageable, pinned, memory = ctypes.addressof(block), cuda.pinned(4 * MIB), cuda.memory(4 * MIB)
-    reserved = cuda.value("cuMemAddressReserve", 4 * MIB, 0, 0, 0)
-    inaccessible = cuda.mapped(TWO, access=False)
-    freed = cuda.memory(64 * MIB)
-    cuda.must("cuMemFree", freed)
-    targets = {
-        "past the end": (memory + 4 * MIB - 8, 16),
-        "reserved": (reserved, 16),
-        "inaccessible": (inaccessible, 16),
-        "freed": (freed, 16),
-        "null": (0, 16),
-        "null, size 0": (0, 0),
-        "pageable": (pageable, 16),
-        "pinned": (pinned, 16),
-    }
-    for text, (address, size) in targets.items():
-        note(f"HtoD to {text}", cuda("cuMemcpyHtoD", address, pageable, size))
-        note(f"DtoH from {text}", cuda("cuMemcpyDtoH", pageable + MIB, address, size))
-        note(f"HtoDAsync to {text}", cuda("cuMemcpyHtoDAsync", address, pinned, size, stream))
-        note(f"DtoHAsync from {text}", cuda("cuMemcpyDtoHAsync", pinned, address, size, stream))
-        note(f"DtoDAsync to {text}", cuda("cuMemcpyDtoDAsync", address, memory, size, stream))
-        note(f"DtoDAsync from {text}", cuda("cuMemcpyDtoDAsync", memory, address, size, stream))
-        note(f"memcpyAsync to {text}", cuda("cuMemcpyAsync", address, memory, size, stream))
-        note(f"memcpyAsync from {text}", cuda("cuMemcpyAsync", memory, address, size, stream))
-        note(f"memset {text}", cuda("cuMemsetD8Async", address, 0, size, stream))
-        note(f"afterwards, {text}", cuda("cuStreamSynchronize", stream))
-    note("HtoD from device memory", cuda("cuMemcpyHtoD", memory, memory + MIB, 16))
-    note("DtoH to device memory", cuda("cuMemcpyDtoH", memory, memory + MIB, 16))
-    note("memcpy, pageable to pageable", cuda("cuMemcpy", pageable, pageable + MIB, 16))
-    note("DtoD overlapping", cuda("cuMemcpyDtoD", memory, memory + 8, 64))
+    places = Places(cuda)
+    memory, pageable, stream = places.memory, places.pageable, places.stream
     note("memset D32, unaligned", cuda("cuMemsetD32Async", memory + 1, 0, 4, stream))
     note("memset D16, unaligned", cuda("cuMemsetD16Async", memory + 1, 0, 4, stream))
+    note("DtoD overlapping", cuda("cuMemcpyDtoD", memory, memory + 8, 64))
+    note("memcpy, pageable to pageable", cuda("cuMemcpy", pageable, pageable + MIB, 16))
+    note("HtoD from device memory", cuda("cuMemcpyHtoD", memory, memory + MIB, 16))
+    note("DtoH to device memory", cuda("cuMemcpyDtoH", memory, memory + MIB, 16))
     note("at the end", cuda("cuCtxSynchronize"))
 
 
@@ -58,8 +85,6 @@ def copies(cuda: Driver, note: Note) -> None:
 def adjacent_mappings(cuda: Driver, note: Note) -> None:
     cuda.use_device()
     base = cuda.value("cuMemAddressReserve", 8 * MIB, 0, 0, 0)
-    from tests.double.probe.asking import descriptors  # noqa: PLC0415
-
     for index in range(2):
         handle = cuda.created(TWO)
         cuda.must("cuMemMap", base + index * TWO, TWO, 0, handle, 0)

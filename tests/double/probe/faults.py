@@ -6,7 +6,7 @@ import ctypes
 from typing import TYPE_CHECKING
 
 from tests.double.probe.asking import Driver, group
-from tests.double.probe.threads import Things
+from tests.double.probe.threads import Things, answer
 
 if TYPE_CHECKING:
     from tests.double.probe.asking import Note
@@ -39,13 +39,29 @@ def after_fault(cuda: Driver, note: Note) -> None:
     things = Things(cuda)
     break_context(cuda, things.stream)
     note("first synchronisation", cuda("cuStreamSynchronize", things.stream))
-    things.ask(note)
-    context = ctypes.c_uint64()
-    note("cuDevicePrimaryCtxRetain", cuda("cuDevicePrimaryCtxRetain", ctypes.byref(context), 0))
-    note("cuCtxSetCurrent", cuda("cuCtxSetCurrent", context.value))
-    note("cuMemAlloc afterwards", cuda.code_of("cuMemAlloc", 4096))
+    answer(things.questions(), note)
+    word = ctypes.c_uint64()
+    note("cuDevicePrimaryCtxRetain", cuda("cuDevicePrimaryCtxRetain", ctypes.byref(word), 0))
     note("cuDevicePrimaryCtxReset", cuda("cuDevicePrimaryCtxReset", 0))
-    note("cuMemAlloc after the reset", cuda.code_of("cuMemAlloc", 4096))
+    note("retain again", cuda("cuDevicePrimaryCtxRetain", ctypes.byref(word), 0))
+    note("cuCtxSetCurrent", cuda("cuCtxSetCurrent", word.value))
+    note("cuMemAlloc after all that", cuda.code_of("cuMemAlloc", 4096))
+
+
+@group
+def reset_after_fault(cuda: Driver, note: Note) -> None:
+    context = cuda.use_device()
+    stream = cuda.value("cuStreamCreate", 1)
+    break_context(cuda, stream)
+    note("first synchronisation", cuda("cuStreamSynchronize", stream))
+    word = ctypes.c_uint64()
+    note("cuDevicePrimaryCtxRetain", cuda("cuDevicePrimaryCtxRetain", ctypes.byref(word), 0))
+    note("cuDevicePrimaryCtxReset", cuda("cuDevicePrimaryCtxReset", 0))
+    note("cuMemAlloc in the old context", cuda.code_of("cuMemAlloc", 4096))
+    note("retain", cuda("cuDevicePrimaryCtxRetain", ctypes.byref(word), 0))
+    note("it is the same", word.value == context)
+    note("cuCtxSetCurrent", cuda("cuCtxSetCurrent", word.value))
+    note("cuMemAlloc", cuda.code_of("cuMemAlloc", 4096))
 
 
 @group

@@ -167,3 +167,53 @@ def decompression(cuda: Driver, note: Note) -> None:
     ask("legacy stream", good, 1, 0, 0)
     good[4] = 0
     ask("null target", good, 1, 0, stream)
+
+
+@group
+def device_attributes(cuda: Driver, note: Note) -> None:
+    for number in range(151):
+        out = ctypes.c_int(77)
+        code = cuda("cuDeviceGetAttribute", ctypes.byref(out), number, 0)
+        note(str(number), [code, out.value])
+
+
+@group
+def accounting(cuda: Driver, note: Note) -> None:
+    cuda.use_device()
+    stream = cuda.value("cuStreamCreate", 1)
+    free, total = ctypes.c_uint64(), ctypes.c_uint64()
+
+    def used(text: str) -> None:
+        cuda.must("cuStreamSynchronize", stream)
+        cuda.must("cuMemGetInfo", ctypes.byref(free), ctypes.byref(total))
+        note(text, total.value - free.value - before)
+
+    cuda.must("cuMemFree", cuda.memory(4096))
+    before = 0
+    used("at the beginning")
+    before = total.value - free.value
+    small, large = cuda.memory(4096), cuda.memory(3 * MIB)
+    used("4 KiB and 3 MiB of cuMemAlloc")
+    cuda.must("cuMemFree", small)
+    cuda.must("cuMemFree", large)
+    used("freed")
+    handle = cuda.created(2 * MIB)
+    used("2 MiB created")
+    cuda.must("cuMemRelease", handle)
+    used("released")
+    pool = cuda.pool()
+    memory = cuda.value("cuMemAllocFromPoolAsync", MIB, pool, stream)
+    used("1 MiB of a pool")
+    cuda.must("cuMemFreeAsync", memory, stream)
+    used("freed and synchronised")
+    threshold = ctypes.c_uint64(1 << 40)
+    cuda.must("cuMemPoolSetAttribute", pool, 4, ctypes.byref(threshold))
+    memory = cuda.value("cuMemAllocFromPoolAsync", 100 * MIB, pool, stream)
+    used("100 MiB of a pool with a threshold")
+    cuda.must("cuMemFreeAsync", memory, stream)
+    used("freed, with the threshold")
+    cuda.must("cuMemPoolTrimTo", pool, 0)
+    used("trimmed")
+    pinned = cuda.pinned(64 * MIB)
+    used("64 MiB pinned")
+    cuda.must("cuMemFreeHost", pinned)

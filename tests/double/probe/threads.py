@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
+import select
+import signal
+import struct
 import threading
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from tests.double.probe.asking import (
@@ -21,6 +24,9 @@ if TYPE_CHECKING:
     from tests.double.probe.asking import Note
 
 MIB = 1 << 20
+_PATIENCE = 3.0
+
+Ask = Callable[[], int]
 
 
 @group
@@ -83,146 +89,146 @@ class Things:
         self.mapped = cuda.mapped(2 * MIB)
         self.doomed_mapped = cuda.mapped(2 * MIB)
         self.handle = cuda.created(2 * MIB)
-        self.pageable = ctypes.create_string_buffer(4096)
+        self.block = ctypes.create_string_buffer(4096)
+        self.word = ctypes.byref(ctypes.c_uint64())
+        self.function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: None)
         cuda.must("cuCtxSynchronize")
 
-    def ask(self, note: Note) -> None:
-        """Make one call of each sort that programs make while they work and tear down."""
-        self._ask_working(note)
-        self._ask_streams(note)
-        self._ask_memory(note)
-        self._ask_teardown(note)
+    def questions(self) -> dict[str, Ask]:
+        """Return one call of each sort that programs make, in an order that works."""
+        parts = (self._devices, self._copies, self._pointers, self._streams, self._memory)
+        found: dict[str, Ask] = {}
+        for part in (*parts, self._teardown):
+            found.update(part())
+        return found
 
-    def _ask_working(self, note: Note) -> None:
-        cuda = self.cuda
-        pageable = ctypes.addressof(self.pageable)
-        note("cuCtxGetCurrent", cuda.code_of("cuCtxGetCurrent"))
-        note("cuCtxGetDevice", cuda.code_of("cuCtxGetDevice"))
-        note("cuCtxSynchronize", cuda("cuCtxSynchronize"))
-        note("cuDeviceGetCount", cuda.code_of("cuDeviceGetCount"))
-        note("cuDeviceGetAttribute", cuda.code_of("cuDeviceGetAttribute", 75, 0))
-        note("cuMemGetInfo", cuda("cuMemGetInfo", *[ctypes.byref(ctypes.c_uint64())] * 2))
-        note("cuMemcpyHtoD", cuda("cuMemcpyHtoD", self.memory, pageable, 16))
-        note("cuMemcpyDtoH", cuda("cuMemcpyDtoH", pageable, self.memory, 16))
-        note(
-            "cuMemcpyHtoDAsync",
-            cuda("cuMemcpyHtoDAsync", self.memory, self.pinned, 16, self.stream),
-        )
-        note("cuMemcpyAsync", cuda("cuMemcpyAsync", self.memory, self.pinned, 16, self.stream))
-        note(
-            "cuMemcpyAsync, default stream", cuda("cuMemcpyAsync", self.memory, self.pinned, 16, 0)
-        )
-        note("cuMemsetD8Async", cuda("cuMemsetD8Async", self.memory, 0, 16, self.stream))
-        for number in (1, 2, 3, 9, 21):
-            note(
-                f"cuPointerGetAttribute {number}",
-                cuda.code_of("cuPointerGetAttribute", number, self.memory),
-            )
-        note("cuPointerGetAttribute, pinned", cuda.code_of("cuPointerGetAttribute", 2, self.pinned))
-        outs = (ctypes.c_uint64 * 1)()
-        where = (ctypes.c_void_p * 1)(ctypes.addressof(outs))
-        numbers = (ctypes.c_int * 1)(2)
-        note(
-            "cuPointerGetAttributes", cuda("cuPointerGetAttributes", 1, numbers, where, self.memory)
-        )
-        note("cuMemGetAddressRange", cuda("cuMemGetAddressRange", None, None, self.memory))
-        self._ask_decompress(note)
+    def _devices(self) -> dict[str, Ask]:
+        cuda, word = self.cuda, self.word
+        return {
+            "cuCtxGetCurrent": lambda: cuda("cuCtxGetCurrent", word),
+            "cuCtxGetDevice": lambda: cuda("cuCtxGetDevice", word),
+            "cuDeviceGetCount": lambda: cuda("cuDeviceGetCount", word),
+            "cuDeviceGetAttribute": lambda: cuda("cuDeviceGetAttribute", word, 75, 0),
+            "cuMemGetInfo": lambda: cuda("cuMemGetInfo", word, word),
+            "cuCtxSynchronize": lambda: cuda("cuCtxSynchronize"),
+        }
 
-    def _ask_decompress(self, note: Note) -> None:
+    def _copies(self) -> dict[str, Ask]:
+        cuda, memory, pinned, stream = self.cuda, self.memory, self.pinned, self.stream
+        pageable = ctypes.addressof(self.block)
         params = (ctypes.c_uint8 * 64)()
-        index = ctypes.c_uint64(0)
-        code = self.cuda(
-            "cuMemBatchDecompressAsync",
-            params,
-            1,
-            0,
-            ctypes.byref(index),
-            self.stream,
-            version=12080,
-        )
-        note("cuMemBatchDecompressAsync", code)
+        return {
+            "cuMemcpyHtoD": lambda: cuda("cuMemcpyHtoD", memory, pageable, 16),
+            "cuMemcpyDtoH": lambda: cuda("cuMemcpyDtoH", pageable, memory, 16),
+            "cuMemcpyHtoDAsync": lambda: cuda("cuMemcpyHtoDAsync", memory, pinned, 16, stream),
+            "cuMemcpyAsync": lambda: cuda("cuMemcpyAsync", memory, pinned, 16, stream),
+            "cuMemcpyAsync, default stream": lambda: cuda("cuMemcpyAsync", memory, pinned, 16, 0),
+            "cuMemsetD8Async": lambda: cuda("cuMemsetD8Async", memory, 0, 16, stream),
+            "cuMemBatchDecompressAsync": lambda: cuda(
+                "cuMemBatchDecompressAsync", params, 1, 0, self.word, stream, version=12080
+            ),
+        }
 
-    def _ask_streams(self, note: Note) -> None:
-        cuda, stream, event = self.cuda, self.stream, self.event
-        note("cuStreamQuery", cuda("cuStreamQuery", stream))
-        note("cuStreamSynchronize", cuda("cuStreamSynchronize", stream))
-        note("cuStreamSynchronize, default stream", cuda("cuStreamSynchronize", 0))
-        note("cuEventRecord", cuda("cuEventRecord", event, stream))
-        note("cuStreamWaitEvent", cuda("cuStreamWaitEvent", stream, event, 0))
-        cuda("cuStreamSynchronize", stream)
-        note("cuEventQuery", cuda("cuEventQuery", event))
-        note("cuEventSynchronize", cuda("cuEventSynchronize", event))
-        note(
-            "cuStreamGetPriority", cuda("cuStreamGetPriority", stream, ctypes.byref(ctypes.c_int()))
-        )
-        note("cuStreamGetFlags", cuda("cuStreamGetFlags", stream, ctypes.byref(ctypes.c_int())))
-        note("cuStreamGetCtx", cuda("cuStreamGetCtx", stream, ctypes.byref(ctypes.c_uint64())))
-        note("cuStreamGetId", cuda("cuStreamGetId", stream, ctypes.byref(ctypes.c_uint64())))
-        capturing = ctypes.byref(ctypes.c_int())
-        note("cuStreamIsCapturing", cuda("cuStreamIsCapturing", stream, capturing))
-        function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda data: None)
-        note("cuLaunchHostFunc", cuda("cuLaunchHostFunc", stream, function, 0))
-        cuda("cuStreamSynchronize", stream)
+    def _pointers(self) -> dict[str, Ask]:
+        cuda, word, memory = self.cuda, self.word, self.memory
+        found = {
+            f"cuPointerGetAttribute {number}": lambda number=number: cuda(
+                "cuPointerGetAttribute", word, number, memory
+            )
+            for number in (1, 2, 3, 9, 21)
+        }
+        outs = (ctypes.c_void_p * 1)(ctypes.addressof(word._obj))
+        numbers = (ctypes.c_int * 1)(2)
+        return {
+            **found,
+            "cuPointerGetAttribute, pinned": lambda: cuda(
+                "cuPointerGetAttribute", word, 2, self.pinned
+            ),
+            "cuPointerGetAttributes": lambda: cuda(
+                "cuPointerGetAttributes", 1, numbers, outs, memory
+            ),
+            "cuMemGetAddressRange": lambda: cuda("cuMemGetAddressRange", word, word, memory),
+        }
 
-    def _ask_memory(self, note: Note) -> None:
-        cuda = self.cuda
-        note("cuMemAlloc", cuda.code_of("cuMemAlloc", 4096))
-        note("cuMemHostAlloc", cuda.code_of("cuMemHostAlloc", 4096, 0))
-        note("cuStreamCreate", cuda.code_of("cuStreamCreate", 1))
-        note("cuEventCreate", cuda.code_of("cuEventCreate", 0))
-        note("cuMemPoolCreate", cuda.code_of("cuMemPoolCreate", pool_properties(0, (1, 0), 0)))
-        note(
-            "cuMemAllocFromPoolAsync",
-            cuda.code_of("cuMemAllocFromPoolAsync", 4096, self.pool, self.stream),
-        )
-        note(
-            "cuMemAllocFromPoolAsync, default stream",
-            cuda.code_of("cuMemAllocFromPoolAsync", 4096, self.pool, 0),
-        )
-        note("cuMemCreate", cuda.code_of("cuMemCreate", 2 * MIB, properties(), 0))
-        note("cuMemAddressReserve", cuda.code_of("cuMemAddressReserve", 2 * MIB, 0, 0, 0))
-        note(
-            "cuMemGetAllocationGranularity",
-            cuda.code_of("cuMemGetAllocationGranularity", properties(), 0),
-        )
-        note(
-            "cuMemSetAccess",
-            cuda("cuMemSetAccess", self.mapped, 2 * MIB, descriptors((1, 0, 3)), 1),
-        )
-        note("cuMemGetAccess", cuda.code_of("cuMemGetAccess", location(1, 0), self.mapped))
-        note("cuMemPoolTrimTo", cuda("cuMemPoolTrimTo", self.pool, 0))
-        note(
-            "cuMemPoolGetAttribute",
-            cuda("cuMemPoolGetAttribute", self.pool, 5, ctypes.byref(ctypes.c_uint64())),
-        )
+    def _streams(self) -> dict[str, Ask]:
+        cuda, stream, event, word = self.cuda, self.stream, self.event, self.word
+        return {
+            "cuStreamSynchronize": lambda: cuda("cuStreamSynchronize", stream),
+            "cuStreamSynchronize, default stream": lambda: cuda("cuStreamSynchronize", 0),
+            "cuStreamQuery": lambda: cuda("cuStreamQuery", stream),
+            "cuEventRecord": lambda: cuda("cuEventRecord", event, stream),
+            "cuStreamWaitEvent": lambda: cuda("cuStreamWaitEvent", stream, event, 0),
+            "cuEventSynchronize": lambda: cuda("cuEventSynchronize", event),
+            "cuEventQuery": lambda: cuda("cuEventQuery", event),
+            "cuStreamGetPriority": lambda: cuda("cuStreamGetPriority", stream, word),
+            "cuStreamGetFlags": lambda: cuda("cuStreamGetFlags", stream, word),
+            "cuStreamGetCtx": lambda: cuda("cuStreamGetCtx", stream, word),
+            "cuStreamGetId": lambda: cuda("cuStreamGetId", stream, word),
+            "cuStreamIsCapturing": lambda: cuda("cuStreamIsCapturing", stream, word),
+            "cuLaunchHostFunc": lambda: cuda("cuLaunchHostFunc", stream, self.function, 0),
+        }
 
-    def _ask_teardown(self, note: Note) -> None:
-        cuda = self.cuda
-        note("cuMemUnmap", cuda("cuMemUnmap", self.doomed_mapped, 2 * MIB))
-        note("cuMemAddressFree", cuda("cuMemAddressFree", self.doomed_mapped, 2 * MIB))
-        note("cuMemRelease", cuda("cuMemRelease", self.handle))
-        note("cuMemFreeAsync", cuda("cuMemFreeAsync", self.pooled, self.stream))
-        note("cuMemPoolDestroy", cuda("cuMemPoolDestroy", self.pool))
-        note("cuMemFree", cuda("cuMemFree", self.doomed))
-        note("cuMemFree, null", cuda("cuMemFree", 0))
-        note("cuMemFreeHost", cuda("cuMemFreeHost", self.doomed_pinned))
-        note("cuEventDestroy", cuda("cuEventDestroy", self.doomed_event))
-        note("cuStreamDestroy", cuda("cuStreamDestroy", self.doomed_stream))
-        note("cuCtxSetCurrent, null", cuda("cuCtxSetCurrent", 0))
-        note("cuDevicePrimaryCtxRelease", cuda("cuDevicePrimaryCtxRelease", 0))
+    def _memory(self) -> dict[str, Ask]:
+        cuda, word, pool, stream = self.cuda, self.word, self.pool, self.stream
+        access = descriptors((1, 0, 3))
+        return {
+            "cuMemAlloc": lambda: cuda("cuMemAlloc", word, 4096),
+            "cuMemHostAlloc": lambda: cuda("cuMemHostAlloc", word, 4096, 0),
+            "cuStreamCreate": lambda: cuda("cuStreamCreate", word, 1),
+            "cuEventCreate": lambda: cuda("cuEventCreate", word, 0),
+            "cuMemPoolCreate": lambda: cuda("cuMemPoolCreate", word, pool_properties(0, (1, 0), 0)),
+            "cuMemAllocFromPoolAsync": lambda: cuda(
+                "cuMemAllocFromPoolAsync", word, 4096, pool, stream
+            ),
+            "cuMemAllocFromPoolAsync, default stream": lambda: cuda(
+                "cuMemAllocFromPoolAsync", word, 4096, pool, 0
+            ),
+            "cuMemCreate": lambda: cuda("cuMemCreate", word, 2 * MIB, properties(), 0),
+            "cuMemAddressReserve": lambda: cuda("cuMemAddressReserve", word, 2 * MIB, 0, 0, 0),
+            "cuMemGetAllocationGranularity": lambda: cuda(
+                "cuMemGetAllocationGranularity", word, properties(), 0
+            ),
+            "cuMemSetAccess": lambda: cuda("cuMemSetAccess", self.mapped, 2 * MIB, access, 1),
+            "cuMemGetAccess": lambda: cuda("cuMemGetAccess", word, location(1, 0), self.mapped),
+            "cuMemPoolTrimTo": lambda: cuda("cuMemPoolTrimTo", pool, 0),
+            "cuMemPoolGetAttribute": lambda: cuda("cuMemPoolGetAttribute", pool, 5, word),
+        }
+
+    def _teardown(self) -> dict[str, Ask]:
+        cuda, mapped = self.cuda, self.doomed_mapped
+        return {
+            "cuMemUnmap": lambda: cuda("cuMemUnmap", mapped, 2 * MIB),
+            "cuMemAddressFree": lambda: cuda("cuMemAddressFree", mapped, 2 * MIB),
+            "cuMemRelease": lambda: cuda("cuMemRelease", self.handle),
+            "cuMemFreeAsync": lambda: cuda("cuMemFreeAsync", self.pooled, self.stream),
+            "cuMemPoolDestroy": lambda: cuda("cuMemPoolDestroy", self.pool),
+            "cuMemFree": lambda: cuda("cuMemFree", self.doomed),
+            "cuMemFree, null": lambda: cuda("cuMemFree", 0),
+            "cuMemFreeHost": lambda: cuda("cuMemFreeHost", self.doomed_pinned),
+            "cuEventDestroy": lambda: cuda("cuEventDestroy", self.doomed_event),
+            "cuStreamDestroy": lambda: cuda("cuStreamDestroy", self.doomed_stream),
+            "cuCtxSetCurrent, null": lambda: cuda("cuCtxSetCurrent", 0),
+            "cuDevicePrimaryCtxRelease": lambda: cuda("cuDevicePrimaryCtxRelease", 0),
+        }
+
+
+def answer(questions: dict[str, Ask], note: Note) -> None:
+    """Note the answer to each question."""
+    for name, ask in questions.items():
+        note(name, ask())
 
 
 @group
 def with_context(cuda: Driver, note: Note) -> None:
     cuda.use_device()
-    Things(cuda).ask(note)
+    answer(Things(cuda).questions(), note)
 
 
 @group
 def without_context(cuda: Driver, note: Note) -> None:
     cuda.use_device()
-    things = Things(cuda)
-    thread = threading.Thread(target=things.ask, args=(note,))
+    questions = Things(cuda).questions()
+    thread = threading.Thread(target=answer, args=(questions, note))
     thread.start()
     thread.join()
 
@@ -230,18 +236,32 @@ def without_context(cuda: Driver, note: Note) -> None:
 @group
 def forked_child(cuda: Driver, note: Note) -> None:
     cuda.use_device()
-    things = Things(cuda)
-    answers: dict[str, Any] = {}
+    questions = {"cuInit": lambda: cuda("cuInit", 0), **Things(cuda).questions()}
+    left = list(questions)
+    while left:
+        done = _ask_in_child(questions, left, note)
+        if done < len(left):
+            note(left[done], "hangs")
+        left = left[done + 1 :]
+
+
+def _ask_in_child(questions: dict[str, Ask], names: list[str], note: Note) -> int:
+    """Ask in a forked child until it hangs; return how many answers came."""
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        things.ask(lambda name, answer: answers.update({name: answer}))
-        answers["cuInit"] = cuda("cuInit", 0)
-        os.write(writer, json.dumps(answers).encode())
+        for name in names:
+            os.write(writer, struct.pack("i", questions[name]()))
         os._exit(0)
     os.close(writer)
-    with os.fdopen(reader) as stream:
-        text = stream.read()
+    done = 0
+    while select.select([reader], [], [], _PATIENCE)[0]:
+        data = os.read(reader, 4)
+        if not data:
+            break
+        note(names[done], struct.unpack("i", data)[0])
+        done += 1
+    os.close(reader)
+    os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
-    for name, answer in json.loads(text or '{"crashed": true}').items():
-        note(name, answer)
+    return done
