@@ -223,8 +223,7 @@ class DeviceRun(Run):
         doubtful = np.flatnonzero(short & (outcome.status == Status.OK))
         if not doubtful.size or outcome.reasons:
             return
-        rows, src, dst = (column[doubtful] for column in (batch.rows, batch.src, batch.dst))
-        checked = self.host.decode(HostBatch(rows, src, dst, batch.stored, batch.out))
+        checked = self.host.decode(batch.take(doubtful))
         good = (checked.status == Status.OK) & (checked.actual == outcome.actual[doubtful])
         for number in np.flatnonzero(~good).tolist():
             row = int(doubtful[number])

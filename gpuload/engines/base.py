@@ -75,7 +75,10 @@ class HostBatch(Batch):
 
     def part(self, first: int, last: int) -> HostBatch:
         """Return the batch of rows `first` to `last` (exclusive)."""
-        rows = slice(first, last)
+        return self.take(slice(first, last))
+
+    def take(self, rows: slice | npt.NDArray[np.intp]) -> HostBatch:
+        """Return the batch of some of the rows."""
         return HostBatch(self.rows[rows], self.src[rows], self.dst[rows], self.stored, self.out)
 
 

@@ -45,7 +45,7 @@ class DriverCall:
     needs_init : bool
         Whether the call is refused before cuInit.
     survives : bool
-        Whether the call works in a context that a fault has ended.
+        Whether the call still works once a fault has ended the context, or it was destroyed.
     """
 
     name: str
@@ -65,7 +65,7 @@ def driver_call(
     name: str,
     *types: Any,
     since: int,
-    context: bool = True,
+    context: bool = False,
     init: bool = True,
     survives: bool = False,
 ) -> Callable[[Handler], Handler]:

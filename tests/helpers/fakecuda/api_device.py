@@ -29,7 +29,7 @@ def _context(cuda: FakeDriver, handle: int) -> Context:
     return found
 
 
-@driver_call("cuInit", U32, since=2000, context=False, init=False, survives=True)
+@driver_call("cuInit", U32, since=2000, init=False, survives=True)
 def init(cuda: FakeDriver, flags: int) -> None:
     if flags:
         raise CudaError(Code.INVALID_VALUE, "flags")
@@ -38,17 +38,17 @@ def init(cuda: FakeDriver, flags: int) -> None:
     cuda.initialised = True
 
 
-@driver_call("cuDriverGetVersion", POINTER, since=2020, context=False, init=False, survives=True)
+@driver_call("cuDriverGetVersion", POINTER, since=2020, init=False, survives=True)
 def driver_get_version(cuda: FakeDriver, out: int) -> None:
     put(I32, out, cuda.settings.driver_version)
 
 
-@driver_call("cuGetErrorName", I32, POINTER, since=6000, context=False, init=False, survives=True)
+@driver_call("cuGetErrorName", I32, POINTER, since=6000, init=False, survives=True)
 def get_error_name(cuda: FakeDriver, error: int, out: int) -> None:
     _put_text(error, out, lambda code: f"CUDA_ERROR_{code.name}" if code else "CUDA_SUCCESS")
 
 
-@driver_call("cuGetErrorString", I32, POINTER, since=6000, context=False, init=False, survives=True)
+@driver_call("cuGetErrorString", I32, POINTER, since=6000, init=False, survives=True)
 def get_error_string(cuda: FakeDriver, error: int, out: int) -> None:
     _put_text(-error, out, lambda code: code.name.lower().replace("_", " "))
 
@@ -64,48 +64,48 @@ def _put_text(key: int, out: int, text: object) -> None:
     put(U64, out, ctypes.cast(_TEXTS[key], ctypes.c_void_p).value or 0)
 
 
-@driver_call("cuDeviceGetCount", POINTER, since=2000, context=False)
+@driver_call("cuDeviceGetCount", POINTER, since=2000)
 def device_get_count(cuda: FakeDriver, out: int) -> None:
     put(I32, out, cuda.settings.device_count)
 
 
-@driver_call("cuDeviceGet", POINTER, I32, since=2000, context=False)
+@driver_call("cuDeviceGet", POINTER, I32, since=2000)
 def device_get(cuda: FakeDriver, out: int, ordinal: int) -> None:
     put(I32, out, _ordinal(cuda, ordinal))
 
 
-@driver_call("cuDeviceGetName", POINTER, I32, I32, since=2000, context=False)
+@driver_call("cuDeviceGetName", POINTER, I32, I32, since=2000)
 def device_get_name(cuda: FakeDriver, out: int, length: int, device: int) -> None:
     text = f"Double of a GPU {_ordinal(cuda, device)}".encode()[: length - 1] + b"\0"
     ctypes.memmove(out, text, len(text))
 
 
-@driver_call("cuDeviceGetUuid", POINTER, I32, since=11040, context=False)
-@driver_call("cuDeviceGetUuid", POINTER, I32, since=9020, context=False)
+@driver_call("cuDeviceGetUuid", POINTER, I32, since=11040)
+@driver_call("cuDeviceGetUuid", POINTER, I32, since=9020)
 def device_get_uuid(cuda: FakeDriver, out: int, device: int) -> None:
     ctypes.memmove(out, bytes([0xFA, 0xCE, _ordinal(cuda, device)]) + bytes(13), 16)
 
 
-@driver_call("cuDeviceTotalMem", POINTER, I32, since=3020, context=False)
+@driver_call("cuDeviceTotalMem", POINTER, I32, since=3020)
 def device_total_mem(cuda: FakeDriver, out: int, device: int) -> None:
     _ordinal(cuda, device)
     put(SIZE, out, cuda.settings.total_memory)
 
 
-@driver_call("cuDeviceGetAttribute", POINTER, I32, I32, since=2000, context=False)
+@driver_call("cuDeviceGetAttribute", POINTER, I32, I32, since=2000)
 def device_get_attribute(cuda: FakeDriver, out: int, attribute: int, device: int) -> None:
     put(I32, out, device_attribute(cuda.settings, attribute, _ordinal(cuda, device)))
 
 
-@driver_call("cuDevicePrimaryCtxRetain", POINTER, I32, since=7000, context=False, survives=True)
+@driver_call("cuDevicePrimaryCtxRetain", POINTER, I32, since=7000, survives=True)
 def primary_ctx_retain(cuda: FakeDriver, out: int, device: int) -> None:
     context = cuda.context_of(_ordinal(cuda, device))
     context.retained += 1
     put(HANDLE, out, context.handle)
 
 
-@driver_call("cuDevicePrimaryCtxRelease", I32, since=11000, context=False, survives=True)
-@driver_call("cuDevicePrimaryCtxRelease", I32, since=7000, context=False, survives=True)
+@driver_call("cuDevicePrimaryCtxRelease", I32, since=11000, survives=True)
+@driver_call("cuDevicePrimaryCtxRelease", I32, since=7000, survives=True)
 def primary_ctx_release(cuda: FakeDriver, device: int) -> None:
     context = cuda.context_of(_ordinal(cuda, device))
     if context.retained == 0:
@@ -113,18 +113,18 @@ def primary_ctx_release(cuda: FakeDriver, device: int) -> None:
     context.retained -= 1
 
 
-@driver_call("cuDevicePrimaryCtxGetState", I32, POINTER, POINTER, since=7000, context=False)
+@driver_call("cuDevicePrimaryCtxGetState", I32, POINTER, POINTER, since=7000)
 def primary_ctx_get_state(cuda: FakeDriver, device: int, flags: int, active: int) -> None:
     put(U32, flags, 0)
     put(I32, active, int(cuda.context_of(_ordinal(cuda, device)).retained > 0))
 
 
-@driver_call("cuCtxGetCurrent", POINTER, since=4000, context=False, survives=True)
+@driver_call("cuCtxGetCurrent", POINTER, since=4000, survives=True)
 def ctx_get_current(cuda: FakeDriver, out: int) -> None:
     put(HANDLE, out, cuda.current.handle if cuda.current else 0)
 
 
-@driver_call("cuCtxSetCurrent", HANDLE, since=4000, context=False, survives=True)
+@driver_call("cuCtxSetCurrent", HANDLE, since=4000, survives=True)
 def ctx_set_current(cuda: FakeDriver, handle: int) -> None:
     chosen = _context(cuda, handle) if handle else None
     if cuda.context_stack:
@@ -133,7 +133,7 @@ def ctx_set_current(cuda: FakeDriver, handle: int) -> None:
         cuda.context_stack.append(chosen)
 
 
-@driver_call("cuCtxPushCurrent", HANDLE, since=4000, context=False, survives=True)
+@driver_call("cuCtxPushCurrent", HANDLE, since=4000, survives=True)
 def ctx_push_current(cuda: FakeDriver, handle: int) -> None:
     cuda.context_stack.append(_context(cuda, handle))
 
@@ -150,7 +150,7 @@ def ctx_get_device(cuda: FakeDriver, out: int) -> None:
     put(I32, out, cuda.context.ordinal)
 
 
-@driver_call("cuCtxGetDevice", POINTER, HANDLE, since=13000, context=False, survives=True)
+@driver_call("cuCtxGetDevice", POINTER, HANDLE, since=13000, survives=True)
 def ctx_get_device_v2(cuda: FakeDriver, out: int, handle: int) -> None:
     put(I32, out, (_context(cuda, handle) if handle else cuda.context).ordinal)
 

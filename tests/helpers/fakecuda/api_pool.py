@@ -45,7 +45,7 @@ def _pool(cuda: FakeDriver, handle: int) -> Pool:
     return found
 
 
-@driver_call("cuMemPoolCreate", POINTER, POINTER, since=11020, context=False)
+@driver_call("cuMemPoolCreate", POINTER, POINTER, since=11020)
 def mem_pool_create(cuda: FakeDriver, out: int, props: int) -> None:
     if get(I32, props) != _PINNED:
         raise CudaError(cuda.recorder.not_modelled("a pool that is not pinned"))
@@ -60,7 +60,7 @@ def mem_pool_create(cuda: FakeDriver, out: int, props: int) -> None:
     put(HANDLE, out, made.handle)
 
 
-@driver_call("cuMemPoolDestroy", HANDLE, since=11020, context=False)
+@driver_call("cuMemPoolDestroy", HANDLE, since=11020)
 def mem_pool_destroy(cuda: FakeDriver, handle: int) -> None:
     pool = _pool(cuda, handle)
     if pool.default:
@@ -69,15 +69,15 @@ def mem_pool_destroy(cuda: FakeDriver, handle: int) -> None:
     cuda.forget_pool_if_empty(pool)
 
 
-@driver_call("cuDeviceGetDefaultMemPool", POINTER, I32, since=11020, context=False)
-@driver_call("cuDeviceGetMemPool", POINTER, I32, since=11020, context=False)
+@driver_call("cuDeviceGetDefaultMemPool", POINTER, I32, since=11020)
+@driver_call("cuDeviceGetMemPool", POINTER, I32, since=11020)
 def device_get_mem_pool(cuda: FakeDriver, out: int, ordinal: int) -> None:
     if not 0 <= ordinal < cuda.settings.device_count:
         raise CudaError(Code.INVALID_DEVICE, f"device {ordinal}")
     put(HANDLE, out, cuda.default_pool(ordinal).handle)
 
 
-@driver_call("cuMemPoolGetAttribute", HANDLE, I32, POINTER, since=11020, context=False)
+@driver_call("cuMemPoolGetAttribute", HANDLE, I32, POINTER, since=11020)
 def mem_pool_get_attribute(cuda: FakeDriver, handle: int, attribute: int, out: int) -> None:
     pool = _pool(cuda, handle)
     if attribute in _SWITCHES:
@@ -94,7 +94,7 @@ def mem_pool_get_attribute(cuda: FakeDriver, handle: int, attribute: int, out: i
     return put(U64, out, counters[PoolAttribute(attribute)])
 
 
-@driver_call("cuMemPoolSetAttribute", HANDLE, I32, POINTER, since=11020, context=False)
+@driver_call("cuMemPoolSetAttribute", HANDLE, I32, POINTER, since=11020)
 def mem_pool_set_attribute(cuda: FakeDriver, handle: int, attribute: int, value: int) -> None:
     pool = _pool(cuda, handle)
     if attribute in _SWITCHES:
@@ -107,12 +107,12 @@ def mem_pool_set_attribute(cuda: FakeDriver, handle: int, attribute: int, value:
         raise CudaError(Code.INVALID_VALUE, f"pool attribute {attribute}")
 
 
-@driver_call("cuMemPoolTrimTo", HANDLE, SIZE, since=11020, context=False)
+@driver_call("cuMemPoolTrimTo", HANDLE, SIZE, since=11020)
 def mem_pool_trim_to(cuda: FakeDriver, handle: int, keep: int) -> None:
     _pool(cuda, handle).trim(keep)
 
 
-@driver_call("cuMemPoolSetAccess", HANDLE, POINTER, SIZE, since=11020, context=False)
+@driver_call("cuMemPoolSetAccess", HANDLE, POINTER, SIZE, since=11020)
 def mem_pool_set_access(cuda: FakeDriver, handle: int, descs: int, count: int) -> None:
     pool = _pool(cuda, handle)
     for index in range(count):
@@ -125,19 +125,19 @@ def mem_pool_set_access(cuda: FakeDriver, handle: int, descs: int, count: int) -
                 cuda.memory.grant(mapping, place, flags)
 
 
-@driver_call("cuMemPoolGetAccess", POINTER, HANDLE, POINTER, since=11020, context=False)
+@driver_call("cuMemPoolGetAccess", POINTER, HANDLE, POINTER, since=11020)
 def mem_pool_get_access(cuda: FakeDriver, out: int, handle: int, location: int) -> None:
     place = place_of(cuda, get(I32, location), get(I32, location, 1))
     put(I32, out, _pool(cuda, handle).access.get(place, Access.NONE))
 
 
-@driver_call("cuMemAllocAsync", POINTER, SIZE, HANDLE, since=11020, context=False)
+@driver_call("cuMemAllocAsync", POINTER, SIZE, HANDLE, since=11020)
 def mem_alloc_async(cuda: FakeDriver, out: int, size: int, stream: int) -> None:
     chosen = cuda.scheduler.stream(stream, cuda.current)
     _allocate(cuda, out, size, cuda.default_pool(chosen.context.ordinal), chosen)
 
 
-@driver_call("cuMemAllocFromPoolAsync", POINTER, SIZE, HANDLE, HANDLE, since=11020, context=False)
+@driver_call("cuMemAllocFromPoolAsync", POINTER, SIZE, HANDLE, HANDLE, since=11020)
 def mem_alloc_from_pool_async(
     cuda: FakeDriver, out: int, size: int, pool: int, stream: int
 ) -> None:
@@ -162,7 +162,7 @@ def _allocate(cuda: FakeDriver, out: int, size: int, pool: Pool, stream: Stream)
     put(U64, out, mapping.start)
 
 
-@driver_call("cuMemFreeAsync", U64, HANDLE, since=11020, context=False)
+@driver_call("cuMemFreeAsync", U64, HANDLE, since=11020)
 def mem_free_async(cuda: FakeDriver, address: int, stream: int) -> None:
     chosen = cuda.scheduler.stream(stream, cuda.current)
     if address == 0:

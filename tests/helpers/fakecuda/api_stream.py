@@ -90,13 +90,13 @@ def stream_get_id(cuda: FakeDriver, handle: int, out: int) -> None:
     put(U64, out, id(cuda.scheduler.stream(handle, cuda.current)))
 
 
-@driver_call("cuStreamIsCapturing", HANDLE, POINTER, since=10000, context=False)
+@driver_call("cuStreamIsCapturing", HANDLE, POINTER, since=10000)
 def stream_is_capturing(cuda: FakeDriver, handle: int, out: int) -> None:
     cuda.scheduler.stream(handle, cuda.current)
     put(I32, out, 0)
 
 
-@driver_call("cuStreamGetCaptureInfo", *[POINTER] * 7, since=12030, context=False)
+@driver_call("cuStreamGetCaptureInfo", *[POINTER] * 7, since=12030)
 def stream_get_capture_info_v3(
     cuda: FakeDriver, handle: int, status: int, number: int, graph: int, *outs: int
 ) -> None:
@@ -131,7 +131,7 @@ def event_record_with_flags(cuda: FakeDriver, event: int, handle: int, flags: in
     cuda.scheduler.record(found, stream)
 
 
-@driver_call("cuEventQuery", HANDLE, since=2000, context=False)
+@driver_call("cuEventQuery", HANDLE, since=2000)
 def event_query(cuda: FakeDriver, handle: int) -> int:
     event = cuda.scheduler.event(handle)
     done = event.point is None or cuda.scheduler.step(event.point)

@@ -67,7 +67,7 @@ def _properties(cuda: FakeDriver, address: int) -> tuple[Place, int, int]:
 
 
 @driver_call(
-    "cuMemGetAllocationGranularity", POINTER, POINTER, I32, since=10020, context=False
+    "cuMemGetAllocationGranularity", POINTER, POINTER, I32, since=10020
 )
 def mem_get_allocation_granularity(cuda: FakeDriver, out: int, prop: int, option: int) -> None:
     _properties(cuda, prop)
@@ -75,7 +75,7 @@ def mem_get_allocation_granularity(cuda: FakeDriver, out: int, prop: int, option
     put(SIZE, out, GRANULARITY)
 
 
-@driver_call("cuMemAddressReserve", POINTER, SIZE, SIZE, U64, U64, since=10020, context=False)
+@driver_call("cuMemAddressReserve", POINTER, SIZE, SIZE, U64, U64, since=10020)
 def mem_address_reserve(
     cuda: FakeDriver, out: int, size: int, alignment: int, hint: int, flags: int
 ) -> None:
@@ -86,7 +86,7 @@ def mem_address_reserve(
     put(U64, out, start)
 
 
-@driver_call("cuMemAddressFree", U64, SIZE, since=10020, context=False)
+@driver_call("cuMemAddressFree", U64, SIZE, since=10020)
 def mem_address_free(cuda: FakeDriver, address: int, size: int) -> None:
     _require(cuda.memory.reservations.get(address) == size, "no reservation of this size here")
     if cuda.memory.between(address, address + size):
@@ -95,7 +95,7 @@ def mem_address_free(cuda: FakeDriver, address: int, size: int) -> None:
     del cuda.memory.reservations[address]
 
 
-@driver_call("cuMemCreate", POINTER, SIZE, POINTER, U64, since=10020, context=False)
+@driver_call("cuMemCreate", POINTER, SIZE, POINTER, U64, since=10020)
 def mem_create(cuda: FakeDriver, out: int, size: int, prop: int, flags: int) -> None:
     place, handle_types, usage = _properties(cuda, prop)
     _require(size > 0 and _aligned(size) and flags == 0, f"size {size}, flags {flags}")
@@ -110,7 +110,7 @@ def mem_create(cuda: FakeDriver, out: int, size: int, prop: int, flags: int) -> 
     put(HANDLE, out, handle)
 
 
-@driver_call("cuMemRelease", HANDLE, since=10020, context=False)
+@driver_call("cuMemRelease", HANDLE, since=10020)
 def mem_release(cuda: FakeDriver, handle: int) -> None:
     allocation = _created(cuda, handle)
     allocation.handles -= 1
@@ -119,7 +119,7 @@ def mem_release(cuda: FakeDriver, handle: int) -> None:
     cuda.memory.drop_if_unused(allocation)
 
 
-@driver_call("cuMemRetainAllocationHandle", POINTER, U64, since=11000, context=False)
+@driver_call("cuMemRetainAllocationHandle", POINTER, U64, since=11000)
 def mem_retain_allocation_handle(cuda: FakeDriver, out: int, address: int) -> None:
     mapping = cuda.memory.find(address)
     _require(mapping is not None and mapping.allocation.kind == "created", "not mapped here")
@@ -131,7 +131,7 @@ def mem_retain_allocation_handle(cuda: FakeDriver, out: int, address: int) -> No
     put(HANDLE, out, handle)
 
 
-@driver_call("cuMemGetAllocationPropertiesFromHandle", POINTER, HANDLE, since=10020, context=False)
+@driver_call("cuMemGetAllocationPropertiesFromHandle", POINTER, HANDLE, since=10020)
 def mem_get_properties(cuda: FakeDriver, prop: int, handle: int) -> None:
     allocation = _created(cuda, handle)
     for index, value in enumerate((_PINNED, allocation.handle_types, *allocation.location)):
@@ -141,7 +141,7 @@ def mem_get_properties(cuda: FakeDriver, prop: int, handle: int) -> None:
     put(U16, prop, allocation.usage, 13)
 
 
-@driver_call("cuMemMap", U64, SIZE, SIZE, HANDLE, U64, since=10020, context=False)
+@driver_call("cuMemMap", U64, SIZE, SIZE, HANDLE, U64, since=10020)
 def mem_map(
     cuda: FakeDriver, address: int, size: int, offset: int, handle: int, flags: int
 ) -> None:
@@ -156,13 +156,13 @@ def mem_map(
         cuda.memory.space.poison(address, size)
 
 
-@driver_call("cuMemUnmap", U64, SIZE, since=10020, context=False)
+@driver_call("cuMemUnmap", U64, SIZE, since=10020)
 def mem_unmap(cuda: FakeDriver, address: int, size: int) -> None:
     for mapping in _exactly(cuda, address, size):
         cuda.memory.unmap(mapping)
 
 
-@driver_call("cuMemSetAccess", U64, SIZE, POINTER, SIZE, since=10020, context=False)
+@driver_call("cuMemSetAccess", U64, SIZE, POINTER, SIZE, since=10020)
 def mem_set_access(cuda: FakeDriver, address: int, size: int, descs: int, count: int) -> None:
     mappings = _exactly(cuda, address, size)
     _require(count > 0, "no descriptors")
@@ -174,7 +174,7 @@ def mem_set_access(cuda: FakeDriver, address: int, size: int, descs: int, count:
             cuda.memory.grant(mapping, place, flags)
 
 
-@driver_call("cuMemGetAccess", POINTER, POINTER, U64, since=10020, context=False)
+@driver_call("cuMemGetAccess", POINTER, POINTER, U64, since=10020)
 def mem_get_access(cuda: FakeDriver, out: int, location: int, address: int) -> None:
     mapping = cuda.memory.find(address)
     _require(mapping is not None, cuda.memory.epitaph(address))

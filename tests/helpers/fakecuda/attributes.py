@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.helpers.fakecuda.codes import (
+    Access,
     Code,
     CudaError,
     DeviceAttribute,
@@ -17,34 +20,15 @@ if TYPE_CHECKING:
     from tests.helpers.fakecuda.driver import FakeDriver, Settings
     from tests.helpers.fakecuda.memory import Mapping
 
-_HIGHEST_ATTRIBUTE = 147
+_HIGHEST_ATTRIBUTE = 147  # of CUDA 13.0
 _MEMORYTYPE_HOST, _MEMORYTYPE_DEVICE = 1, 2
 
-#: Device attributes that say how memory behaves, read on an H200; all others are 0.
+#: Every device attribute that is not 0, read on an H200 with driver 580.159.04.
 _DEVICE_TABLE = {
-    10: 32,  # warp size
-    16: 132,  # multiprocessors
-    19: 1,  # CAN_MAP_HOST_MEMORY
-    31: 1,  # CONCURRENT_KERNELS
-    40: 3,  # ASYNC_ENGINE_COUNT
-    41: 1,  # UNIFIED_ADDRESSING
-    78: 1,  # STREAM_PRIORITIES_SUPPORTED
-    83: 1,  # MANAGED_MEMORY
-    89: 1,  # CONCURRENT_MANAGED_ACCESS
-    91: 1,  # CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
-    99: 1,  # HOST_REGISTER_SUPPORTED
-    102: 1,  # VIRTUAL_ADDRESS_MANAGEMENT_SUPPORTED
-    103: 1,  # HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED
-    112: 1,  # SPARSE_CUDA_ARRAY_SUPPORTED
-    113: 1,  # READ_ONLY_HOST_REGISTER_SUPPORTED
-    115: 1,  # MEMORY_POOLS_SUPPORTED
-    119: 1,  # MEMPOOL_SUPPORTED_HANDLE_TYPES: file descriptors
-    121: 1,  # DEFERRED_MAPPING_CUDA_ARRAY_SUPPORTED
-    131: -1,  # NUMA_ID of the device's own memory: none
-    141: 1,  # HOST_NUMA_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
-    142: 1,  # HOST_NUMA_MEMORY_POOLS_SUPPORTED
-    144: 1,  # HOST_MEMORY_POOLS_SUPPORTED
-    145: 1,  # HOST_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
+    int(number): value
+    for number, value in json.loads(
+        Path(__file__).with_name("h200_attributes.json").read_text()
+    ).items()
 }
 
 
@@ -70,6 +54,8 @@ def pointer_attribute(cuda: FakeDriver, attribute: int, address: int) -> int:
     mapping = cuda.memory.find(address)
     if mapping is None:
         raise CudaError(Code.INVALID_VALUE, cuda.memory.epitaph(address))
+    if not 1 <= attribute <= PointerAttribute.IS_HW_DECOMPRESS_CAPABLE:
+        raise CudaError(Code.INVALID_VALUE, f"pointer attribute {attribute}")
     if attribute not in _POINTER_ANSWERS:
         raise CudaError(cuda.recorder.not_modelled(f"pointer attribute {attribute}"))
     return _POINTER_ANSWERS[PointerAttribute(attribute)](cuda, mapping, address)
@@ -102,7 +88,35 @@ def _ordinal(cuda: FakeDriver, mapping: Mapping, address: int) -> int:
     if kind == LocationType.DEVICE:
         return number
     context = cuda.contexts.get(mapping.allocation.context)
-    return context.ordinal if context else -1
+    return context.ordinal if context else 0
+
+
+def _access_flags(cuda: FakeDriver, mapping: Mapping, address: int) -> int:
+    if _in_host_pool(mapping):
+        return Access.READ_WRITE
+    return mapping.access.get(device(cuda.some_context.ordinal), Access.NONE)
+
+
+def _range_start(cuda: FakeDriver, mapping: Mapping, address: int) -> int:
+    hidden = _in_host_pool(mapping) and _hidden(cuda, mapping)
+    return 0 if hidden else cuda.memory.range_of(mapping)[0]
+
+
+def _in_host_pool(mapping: Mapping) -> bool:
+    return mapping.allocation.kind == "pool" and mapping.allocation.location == HOST
+
+
+def _hidden(cuda: FakeDriver, mapping: Mapping) -> bool:
+    return not mapping.allows(device(cuda.some_context.ordinal), write=False)
+
+
+def address_range(cuda: FakeDriver, address: int) -> tuple[int, int]:
+    """Return what cuMemGetAddressRange says; memory of the host's node has no base."""
+    mapping = cuda.memory.find(address)
+    if mapping is None or _hidden(cuda, mapping):
+        raise CudaError(Code.NOT_FOUND, cuda.memory.epitaph(address))
+    on_node = mapping.allocation.kind == "created" and mapping.allocation.location == HOST
+    return 0 if on_node else mapping.start, mapping.size
 
 
 _POINTER_ANSWERS = {
@@ -117,15 +131,13 @@ _POINTER_ANSWERS = {
     PointerAttribute.IS_LEGACY_CUDA_IPC_CAPABLE: lambda cuda, mapping, address: int(
         mapping.allocation.kind == "device"
     ),
-    PointerAttribute.RANGE_START_ADDR: lambda cuda, mapping, address: cuda.memory.range_of(mapping)[0],
+    PointerAttribute.RANGE_START_ADDR: _range_start,
     PointerAttribute.RANGE_SIZE: lambda cuda, mapping, address: cuda.memory.range_of(mapping)[1],
     PointerAttribute.MAPPED: lambda cuda, mapping, address: 1,
     PointerAttribute.ALLOWED_HANDLE_TYPES: lambda cuda, mapping, address: (
         mapping.allocation.handle_types
     ),
-    PointerAttribute.ACCESS_FLAGS: lambda cuda, mapping, address: mapping.access.get(
-        device(cuda.context.ordinal), 0
-    ),
+    PointerAttribute.ACCESS_FLAGS: _access_flags,
     PointerAttribute.MEMPOOL_HANDLE: lambda cuda, mapping, address: mapping.allocation.pool,
     PointerAttribute.MAPPING_SIZE: lambda cuda, mapping, address: mapping.size,
     PointerAttribute.MAPPING_BASE_ADDR: lambda cuda, mapping, address: mapping.start,
