@@ -69,11 +69,13 @@ def run(
     """
     choice = choose(index.chunks, options, device_id)
     if device_id is None or not (choice.engines == HARDWARE).any():
-        return Run(index, sink, options, collect=collect).go(progress)
-    device_run = DeviceRun(
-        index, sink, options, choice=choice, device_id=device_id, collect=collect
-    )
-    return device_run.go(progress)
+        started = Run(index, sink, options, collect=collect)
+    else:
+        started = DeviceRun(
+            index, sink, options, choice=choice, device_id=device_id, collect=collect
+        )
+    started.report.passed_over = choice.passed_over
+    return started.go(progress)
 
 
 class Workspace:
@@ -163,6 +165,8 @@ class DeviceRun(Run):
         for workspace in self.workspaces:
             workspace.close()
         report.engine = "host" if self.refused else _engine_names(self.windows)
+        if self.refused:
+            report.passed_over = {"hardware": self.refused}
         return report
 
     def _workspace(self) -> Workspace:

@@ -33,6 +33,8 @@ class Report:
         Wall time.
     engine : str
         Who decoded.
+    passed_over : dict of str to str
+        For each engine that did not, or not everything, why.
     threads : int
         Worker threads.
     """
@@ -45,6 +47,7 @@ class Report:
     unverified: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
     engine: str = "host"
+    passed_over: dict[str, str] = field(default_factory=dict)
     threads: int = 1
 
 

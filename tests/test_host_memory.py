@@ -49,10 +49,10 @@ def test_reserve(size):
 
 @linux
 def test_reserved_memory_is_taken_where_it_is_written_only():
+    if Path("/proc/sys/vm/overcommit_memory").read_text().strip() == "2":
+        pytest.skip("this system counts memory that is reserved")
     before = resident()
     memory = reserve(64 << 30)
-    if memory is None:
-        pytest.skip("this system does not reserve 64 GiB of address space")
     assert memory.size == 64 << 30
     assert memory[:: 8 << 30].tolist() == [0] * 8
     memory[: 8 << 20] = 1

@@ -193,8 +193,8 @@ def on_device(device_id: int) -> Iterator[None]:
     chosen = device(device_id)
     with calling("cuCtxSetCurrent", f"device {device_id}"):
         before = api().ctx_get_current()
-        if not before or api().ctx_get_device() != device_id:
-            chosen.set_current()
+        # Also where the context is current already: cuda.core keeps count in each thread.
+        chosen.set_current()
     try:
         yield
     finally:

@@ -106,6 +106,8 @@ def hardware_refusals(rows: ChunkTable, device: Capabilities) -> dict[str, npt.N
         "linked to the chunk before": rows["chained"],
         "a dictionary is needed": rows["dictionary"],
         mask: ~(known | raw | serial),
+        # It ends where it starts, which may be behind the last byte that there is memory for.
+        "an empty chunk": rows["raw_size"] == 0,
         f"longer than the device's maximum of {limit} bytes": known & long,
     }
 

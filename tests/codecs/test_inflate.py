@@ -77,6 +77,15 @@ def test_small_feeds_and_answers(feeds, max_length):
     assert position - len(stream.unused_data) == len(stored)
 
 
+@pytest.mark.parametrize("fed", [1, 1 << 20])
+def test_last_bytes_that_decode_to_many_answers(fed):
+    """All of the stream is taken while most of what it decodes to is still to come."""
+    for size in range(500, 600):
+        out, stream, _ = feed(deflate(bytes(size)), feeds=(fed,), max_length=1)
+        assert out == bytes(size)
+        assert stream.eof
+
+
 @fuzz
 @given(st.data())
 def test_any_feeds_give_the_same(data):

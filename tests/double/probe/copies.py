@@ -112,8 +112,16 @@ def batches_of_copies(cuda: Driver, note: Note) -> None:
         attributes = (ctypes.c_int32 * 6)(other.get("order", 1))
         firsts = (ctypes.c_uint64 * 1)(other.get("first", 0))
         code = cuda(
-            "cuMemcpyBatchAsync", targets, sources, sizes, other.get("count", 2), attributes,
-            firsts, other.get("kinds", 1), other.get("stream", stream), version=13000,
+            "cuMemcpyBatchAsync",
+            targets,
+            sources,
+            sizes,
+            other.get("count", 2),
+            attributes,
+            firsts,
+            other.get("kinds", 1),
+            other.get("stream", stream),
+            version=13000,
         )
         note(text, [code, cuda("cuCtxSynchronize")])
 

@@ -134,7 +134,10 @@ def pointers(cuda: Driver, note: Note) -> None:
         block = ctypes.create_string_buffer(16)
         note(f"{kind}: copy from it", cuda("cuMemcpyDtoH", block, address, 16))
     empty = ctypes.c_uint64(77)
-    note("pool, 0 bytes", cuda("cuMemAllocFromPoolAsync", ctypes.byref(empty), 0, cuda.pool(), stream))
+    note(
+        "pool, 0 bytes",
+        cuda("cuMemAllocFromPoolAsync", ctypes.byref(empty), 0, cuda.pool(), stream),
+    )
     note("pool, 0 bytes: null", empty.value == 0)
     note("cuMemHostAlloc, 0 bytes", cuda("cuMemHostAlloc", ctypes.byref(empty), 0, 0))
     note("cuMemHostAlloc, 0 bytes: null", empty.value == 0)
@@ -164,7 +167,10 @@ def strange_pointers(cuda: Driver, note: Note) -> None:
         ("null", 0),
     ):
         for number in (1, 2, 8, 9, 13, 21):
-            note(f"{kind}: attribute {number}", cuda.code_of("cuPointerGetAttribute", number, address))
+            note(
+                f"{kind}: attribute {number}",
+                cuda.code_of("cuPointerGetAttribute", number, address),
+            )
         outs = (ctypes.c_uint64 * 4)(*[0x77] * 4)
         where = (ctypes.c_void_p * 4)(*[ctypes.addressof(outs) + 8 * i for i in range(4)])
         code = cuda("cuPointerGetAttributes", 4, (ctypes.c_int * 4)(1, 2, 9, 21), where, address)
@@ -209,7 +215,10 @@ def creating(cuda: Driver, note: Note) -> None:
             out = ctypes.c_uint64()
             code = cuda("cuMemGetAllocationGranularity", ctypes.byref(out), prop, option)
             note(f"granularity {option} at {place}", [code, out.value])
-    note("granularity, unknown option", cuda.code_of("cuMemGetAllocationGranularity", properties(), 2))
+    note(
+        "granularity, unknown option",
+        cuda.code_of("cuMemGetAllocationGranularity", properties(), 2),
+    )
 
 
 @group

@@ -5,7 +5,14 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from tests.double.probe.asking import INDEX_UNTOUCHED, Driver, descriptors, group, location, pool_properties
+from tests.double.probe.asking import (
+    INDEX_UNTOUCHED,
+    Driver,
+    descriptors,
+    group,
+    location,
+    pool_properties,
+)
 
 if TYPE_CHECKING:
     from tests.double.probe.asking import Note
@@ -30,7 +37,9 @@ def streams(cuda: Driver, note: Note) -> None:
         note(f"priority {asked}", low.value)
     flags = ctypes.c_uint()
     for text, handle in (("legacy", 1), ("null", 0), ("per-thread", 2), ("mine", stream)):
-        note(f"flags of {text}", [cuda("cuStreamGetFlags", handle, ctypes.byref(flags)), flags.value])
+        note(
+            f"flags of {text}", [cuda("cuStreamGetFlags", handle, ctypes.byref(flags)), flags.value]
+        )
     context = cuda.code_of("cuCtxPopCurrent")
     note("pop", context)
     note("pop an empty stack", cuda.code_of("cuCtxPopCurrent"))
@@ -115,7 +124,10 @@ def _access(cuda: Driver, note: Note, pool: int) -> None:
             code = cuda("cuMemPoolGetAccess", ctypes.byref(out), one, location(*place))
             note(f"access of {place} to the {text} pool", [code, out.value])
     for flags in (3, 0, 1):
-        note(f"node pool, set {flags}", cuda("cuMemPoolSetAccess", node, descriptors((1, 0, flags)), 1))
+        note(
+            f"node pool, set {flags}",
+            cuda("cuMemPoolSetAccess", node, descriptors((1, 0, flags)), 1),
+        )
 
 
 def _life(cuda: Driver, note: Note, pool: int, stream: int) -> None:
@@ -154,7 +166,12 @@ def decompression(cuda: Driver, note: Note) -> None:
     def ask(text: str, params: object, count: int, flags: int, handle: int) -> None:
         index = ctypes.c_uint64(INDEX_UNTOUCHED)
         code = cuda(
-            "cuMemBatchDecompressAsync", params, count, flags, ctypes.byref(index), handle,
+            "cuMemBatchDecompressAsync",
+            params,
+            count,
+            flags,
+            ctypes.byref(index),
+            handle,
             version=12080,
         )
         note(text, [code, index.value == INDEX_UNTOUCHED])

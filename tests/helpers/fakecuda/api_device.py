@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from tests.helpers.fakecuda.abi import HANDLE, I32, POINTER, SIZE, U32, U64, driver_call, put
 from tests.helpers.fakecuda.attributes import device_attribute
 from tests.helpers.fakecuda.codes import Code, CudaError
+from tests.helpers.fakecuda.contexts import destroy
 
 if TYPE_CHECKING:
     from tests.helpers.fakecuda.driver import FakeDriver
@@ -25,7 +26,8 @@ def _ordinal(cuda: FakeDriver, device: int) -> int:
 def _context(cuda: FakeDriver, handle: int) -> Context:
     found = cuda.contexts.get(handle)
     if found is None:
-        raise CudaError(Code.INVALID_CONTEXT, f"{handle:#x} is no context")
+        cuda.recorder.violation(f"{handle:#x} is no context; a real driver crashes")
+        raise CudaError(Code.INVALID_CONTEXT)
     return found
 
 
@@ -64,35 +66,35 @@ def _put_text(key: int, out: int, text: object) -> None:
     put(U64, out, ctypes.cast(_TEXTS[key], ctypes.c_void_p).value or 0)
 
 
-@driver_call("cuDeviceGetCount", POINTER, since=2000)
+@driver_call("cuDeviceGetCount", POINTER, since=2000, survives=True)
 def device_get_count(cuda: FakeDriver, out: int) -> None:
     put(I32, out, cuda.settings.device_count)
 
 
-@driver_call("cuDeviceGet", POINTER, I32, since=2000)
+@driver_call("cuDeviceGet", POINTER, I32, since=2000, survives=True)
 def device_get(cuda: FakeDriver, out: int, ordinal: int) -> None:
     put(I32, out, _ordinal(cuda, ordinal))
 
 
-@driver_call("cuDeviceGetName", POINTER, I32, I32, since=2000)
+@driver_call("cuDeviceGetName", POINTER, I32, I32, since=2000, survives=True)
 def device_get_name(cuda: FakeDriver, out: int, length: int, device: int) -> None:
     text = f"Double of a GPU {_ordinal(cuda, device)}".encode()[: length - 1] + b"\0"
     ctypes.memmove(out, text, len(text))
 
 
-@driver_call("cuDeviceGetUuid", POINTER, I32, since=11040)
-@driver_call("cuDeviceGetUuid", POINTER, I32, since=9020)
+@driver_call("cuDeviceGetUuid", POINTER, I32, since=11040, survives=True)
+@driver_call("cuDeviceGetUuid", POINTER, I32, since=9020, survives=True)
 def device_get_uuid(cuda: FakeDriver, out: int, device: int) -> None:
     ctypes.memmove(out, bytes([0xFA, 0xCE, _ordinal(cuda, device)]) + bytes(13), 16)
 
 
-@driver_call("cuDeviceTotalMem", POINTER, I32, since=3020)
+@driver_call("cuDeviceTotalMem", POINTER, I32, since=3020, survives=True)
 def device_total_mem(cuda: FakeDriver, out: int, device: int) -> None:
     _ordinal(cuda, device)
     put(SIZE, out, cuda.settings.total_memory)
 
 
-@driver_call("cuDeviceGetAttribute", POINTER, I32, I32, since=2000)
+@driver_call("cuDeviceGetAttribute", POINTER, I32, I32, since=2000, survives=True)
 def device_get_attribute(cuda: FakeDriver, out: int, attribute: int, device: int) -> None:
     put(I32, out, device_attribute(cuda.settings, attribute, _ordinal(cuda, device)))
 
@@ -100,6 +102,9 @@ def device_get_attribute(cuda: FakeDriver, out: int, attribute: int, device: int
 @driver_call("cuDevicePrimaryCtxRetain", POINTER, I32, since=7000, survives=True)
 def primary_ctx_retain(cuda: FakeDriver, out: int, device: int) -> None:
     context = cuda.context_of(_ordinal(cuda, device))
+    if context.destroyed and context.fault:
+        raise CudaError(context.fault, "a process never recovers from a fault")
+    context.destroyed = False
     context.retained += 1
     put(HANDLE, out, context.handle)
 
@@ -111,9 +116,17 @@ def primary_ctx_release(cuda: FakeDriver, device: int) -> None:
     if context.retained == 0:
         raise CudaError(Code.INVALID_CONTEXT, "released more often than retained")
     context.retained -= 1
+    if context.retained == 0:
+        destroy(cuda, context)
 
 
-@driver_call("cuDevicePrimaryCtxGetState", I32, POINTER, POINTER, since=7000)
+@driver_call("cuDevicePrimaryCtxReset", I32, since=11000, survives=True)
+@driver_call("cuDevicePrimaryCtxReset", I32, since=7000, survives=True)
+def primary_ctx_reset(cuda: FakeDriver, device: int) -> None:
+    destroy(cuda, cuda.context_of(_ordinal(cuda, device)))
+
+
+@driver_call("cuDevicePrimaryCtxGetState", I32, POINTER, POINTER, since=7000, survives=True)
 def primary_ctx_get_state(cuda: FakeDriver, device: int, flags: int, active: int) -> None:
     put(U32, flags, 0)
     put(I32, active, int(cuda.context_of(_ordinal(cuda, device)).retained > 0))
@@ -138,14 +151,14 @@ def ctx_push_current(cuda: FakeDriver, handle: int) -> None:
     cuda.context_stack.append(_context(cuda, handle))
 
 
-@driver_call("cuCtxPopCurrent", POINTER, since=4000, survives=True)
+@driver_call("cuCtxPopCurrent", POINTER, since=4000, context=True, survives=True)
 def ctx_pop_current(cuda: FakeDriver, out: int) -> None:
     popped = cuda.context_stack.pop()
     if out:
         put(HANDLE, out, popped.handle)
 
 
-@driver_call("cuCtxGetDevice", POINTER, since=2000, survives=True)
+@driver_call("cuCtxGetDevice", POINTER, since=2000, context=True, survives=True)
 def ctx_get_device(cuda: FakeDriver, out: int) -> None:
     put(I32, out, cuda.context.ordinal)
 
@@ -155,14 +168,30 @@ def ctx_get_device_v2(cuda: FakeDriver, out: int, handle: int) -> None:
     put(I32, out, (_context(cuda, handle) if handle else cuda.context).ordinal)
 
 
-@driver_call("cuCtxGetStreamPriorityRange", POINTER, POINTER, since=5050)
+@driver_call("cuCtxGetStreamPriorityRange", POINTER, POINTER, since=5050, context=True)
 def ctx_get_stream_priority_range(cuda: FakeDriver, least: int, greatest: int) -> None:
     put(I32, least, 0)
     put(I32, greatest, -5)
 
 
-@driver_call("cuCtxSynchronize", since=2000)
+@driver_call("cuCtxSynchronize", since=2000, context=True)
 def ctx_synchronize(cuda: FakeDriver) -> int:
-    cuda.scheduler.synchronize_context(cuda.context)
+    return _synchronize(cuda, cuda.context)
+
+
+@driver_call("cuCtxSynchronize", HANDLE, since=13000)
+def ctx_synchronize_v2(cuda: FakeDriver, handle: int) -> int:
+    return _synchronize(cuda, _context(cuda, handle) if handle else cuda.context)
+
+
+def _synchronize(cuda: FakeDriver, context: Context) -> int:
+    cuda.scheduler.synchronize_context(context)
     cuda.after_synchronising()
-    return cuda.context.fault
+    return context.fault
+
+
+@driver_call("cuDeviceCanAccessPeer", POINTER, I32, I32, since=4000, survives=True)
+def device_can_access_peer(cuda: FakeDriver, out: int, device: int, peer: int) -> None:
+    _ordinal(cuda, device)
+    _ordinal(cuda, peer)
+    put(I32, out, 0)

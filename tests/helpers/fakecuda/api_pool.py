@@ -17,6 +17,7 @@ from tests.helpers.fakecuda.abi import (
     get,
     put,
 )
+from tests.helpers.fakecuda.api_memory import owned
 from tests.helpers.fakecuda.api_vmm import place_of, read_access
 from tests.helpers.fakecuda.codes import (
     POOL_USAGE_HW_DECOMPRESS,
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from tests.helpers.fakecuda.memory import Mapping
     from tests.helpers.fakecuda.streams import Stream
 
-_PINNED = 1
+_PINNED, _MANAGED = 1, 2
 _SWITCHES = range(1, 4)
 _RESET_ONLY = (PoolAttribute.RESERVED_MEM_HIGH, PoolAttribute.USED_MEM_HIGH)
 
@@ -45,39 +46,41 @@ def _pool(cuda: FakeDriver, handle: int) -> Pool:
     return found
 
 
-@driver_call("cuMemPoolCreate", POINTER, POINTER, since=11020)
+@driver_call("cuMemPoolCreate", POINTER, POINTER, since=11020, survives=True)
 def mem_pool_create(cuda: FakeDriver, out: int, props: int) -> None:
-    if get(I32, props) != _PINNED:
-        raise CudaError(cuda.recorder.not_modelled("a pool that is not pinned"))
-    location = place_of(cuda, get(I32, props, 2), get(I32, props, 3))
-    usage = get(U16, props, 16)
-    if usage & ~POOL_USAGE_HW_DECOMPRESS or any(get(U8, props, 34 + i) for i in range(54)):
-        raise CudaError(Code.INVALID_VALUE, "usage or reserved bytes")
-    made = Pool(cuda.new_handle(), location, capable=bool(usage))
-    made.handle_types = get(I32, props, 1)
-    made.maximum = get(SIZE, props, 3)
+    kind, handle_types, place, number = (get(I32, props, index) for index in range(4))
+    if kind == _MANAGED:
+        raise CudaError(cuda.recorder.not_modelled("cuMemPoolCreate of managed memory"))
+    on_device = place == LocationType.DEVICE
+    last = cuda.settings.device_count - 1 if on_device else cuda.settings.host_numa_id
+    known = place == LocationType.HOST or 0 <= number <= last
+    if kind != _PINNED or not known or any(get(U8, props, 34 + i) for i in range(54)):
+        raise CudaError(Code.INVALID_VALUE, f"type {kind}, location {place} {number}, or reserved")
+    location = place_of(cuda, place, number)
+    capable = bool(get(U16, props, 16) & POOL_USAGE_HW_DECOMPRESS)
+    made = Pool(cuda.new_handle(), location, capable, handle_types, get(SIZE, props, 3))
     cuda.pools[made.handle] = made
     put(HANDLE, out, made.handle)
 
 
-@driver_call("cuMemPoolDestroy", HANDLE, since=11020)
+@driver_call("cuMemPoolDestroy", HANDLE, since=11020, survives=True)
 def mem_pool_destroy(cuda: FakeDriver, handle: int) -> None:
     pool = _pool(cuda, handle)
     if pool.default:
         raise CudaError(Code.INVALID_VALUE, "a default pool")
     pool.destroyed = True
-    cuda.forget_pool_if_empty(pool)
+    cuda.pools.forget_if_empty(pool)
 
 
-@driver_call("cuDeviceGetDefaultMemPool", POINTER, I32, since=11020)
-@driver_call("cuDeviceGetMemPool", POINTER, I32, since=11020)
+@driver_call("cuDeviceGetDefaultMemPool", POINTER, I32, since=11020, survives=True)
+@driver_call("cuDeviceGetMemPool", POINTER, I32, since=11020, survives=True)
 def device_get_mem_pool(cuda: FakeDriver, out: int, ordinal: int) -> None:
     if not 0 <= ordinal < cuda.settings.device_count:
         raise CudaError(Code.INVALID_DEVICE, f"device {ordinal}")
-    put(HANDLE, out, cuda.default_pool(ordinal).handle)
+    put(HANDLE, out, cuda.pools.default(ordinal).handle)
 
 
-@driver_call("cuMemPoolGetAttribute", HANDLE, I32, POINTER, since=11020)
+@driver_call("cuMemPoolGetAttribute", HANDLE, I32, POINTER, since=11020, survives=True)
 def mem_pool_get_attribute(cuda: FakeDriver, handle: int, attribute: int, out: int) -> None:
     pool = _pool(cuda, handle)
     if attribute in _SWITCHES:
@@ -94,7 +97,7 @@ def mem_pool_get_attribute(cuda: FakeDriver, handle: int, attribute: int, out: i
     return put(U64, out, counters[PoolAttribute(attribute)])
 
 
-@driver_call("cuMemPoolSetAttribute", HANDLE, I32, POINTER, since=11020)
+@driver_call("cuMemPoolSetAttribute", HANDLE, I32, POINTER, since=11020, survives=True)
 def mem_pool_set_attribute(cuda: FakeDriver, handle: int, attribute: int, value: int) -> None:
     pool = _pool(cuda, handle)
     if attribute in _SWITCHES:
@@ -107,25 +110,28 @@ def mem_pool_set_attribute(cuda: FakeDriver, handle: int, attribute: int, value:
         raise CudaError(Code.INVALID_VALUE, f"pool attribute {attribute}")
 
 
-@driver_call("cuMemPoolTrimTo", HANDLE, SIZE, since=11020)
+@driver_call("cuMemPoolTrimTo", HANDLE, SIZE, since=11020, survives=True)
 def mem_pool_trim_to(cuda: FakeDriver, handle: int, keep: int) -> None:
     _pool(cuda, handle).trim(keep)
 
 
-@driver_call("cuMemPoolSetAccess", HANDLE, POINTER, SIZE, since=11020)
+@driver_call("cuMemPoolSetAccess", HANDLE, POINTER, SIZE, since=11020, survives=True)
 def mem_pool_set_access(cuda: FakeDriver, handle: int, descs: int, count: int) -> None:
     pool = _pool(cuda, handle)
     for index in range(count):
-        kind, place, flags = read_access(cuda, descs, index)
-        if kind != LocationType.DEVICE or (place == pool.location and flags != Access.READ_WRITE):
-            raise CudaError(Code.INVALID_VALUE, f"access of {place} set to {flags}")
+        kind, number, flags = read_access(descs, index)
+        if kind != LocationType.DEVICE or flags == Access.READ:
+            raise CudaError(Code.NOT_SUPPORTED, f"location type {kind}, access {flags}")
+        place = place_of(cuda, kind, number)
+        if place == pool.location and flags == Access.NONE:
+            raise CudaError(Code.INVALID_DEVICE, "a device's access to its own pool")
         pool.access[place] = flags
         for mapping in cuda.memory.mappings():
             if mapping.allocation.pool == handle:
                 cuda.memory.grant(mapping, place, flags)
 
 
-@driver_call("cuMemPoolGetAccess", POINTER, HANDLE, POINTER, since=11020)
+@driver_call("cuMemPoolGetAccess", POINTER, HANDLE, POINTER, since=11020, survives=True)
 def mem_pool_get_access(cuda: FakeDriver, out: int, handle: int, location: int) -> None:
     place = place_of(cuda, get(I32, location), get(I32, location, 1))
     put(I32, out, _pool(cuda, handle).access.get(place, Access.NONE))
@@ -134,7 +140,7 @@ def mem_pool_get_access(cuda: FakeDriver, out: int, handle: int, location: int) 
 @driver_call("cuMemAllocAsync", POINTER, SIZE, HANDLE, since=11020)
 def mem_alloc_async(cuda: FakeDriver, out: int, size: int, stream: int) -> None:
     chosen = cuda.scheduler.stream(stream, cuda.current)
-    _allocate(cuda, out, size, cuda.default_pool(chosen.context.ordinal), chosen)
+    _allocate(cuda, out, size, cuda.pools.default(chosen.context.ordinal), chosen)
 
 
 @driver_call("cuMemAllocFromPoolAsync", POINTER, SIZE, HANDLE, HANDLE, since=11020)
@@ -146,20 +152,21 @@ def mem_alloc_from_pool_async(
 
 def _allocate(cuda: FakeDriver, out: int, size: int, pool: Pool, stream: Stream) -> None:
     if size == 0:
-        raise CudaError(Code.INVALID_VALUE, "size 0")
+        return put(U64, out, 0)
     if pool.maximum and pool.used + size > pool.maximum:
         raise CudaError(Code.OUT_OF_MEMORY, "the pool's maximum")
-    if pool.on_device:
-        cuda.charge(pool.location[1], pool.growth(size))
+    pool.allocate(cuda, size)
     made = cuda.memory.create("pool", size, pool.location, capable=pool.capable, pool=pool.handle)
-    made.context = stream.context.handle
     mapping = cuda.memory.map_fresh(made)
     for place, flags in pool.access.items():
         cuda.memory.grant(mapping, place, flags)
-    pool.allocate(size)
     mapping.ready = False
     cuda.scheduler.submit(stream, "allocation", lambda: _becomes_ready(mapping))
-    put(U64, out, mapping.start)
+    return put(U64, out, mapping.start)
+
+
+def _becomes_ready(mapping: Mapping) -> None:
+    mapping.ready = True
 
 
 @driver_call("cuMemFreeAsync", U64, HANDLE, since=11020)
@@ -167,20 +174,12 @@ def mem_free_async(cuda: FakeDriver, address: int, stream: int) -> None:
     chosen = cuda.scheduler.stream(stream, cuda.current)
     if address == 0:
         return
-    mapping = cuda.memory.find(address)
-    if mapping is None or mapping.start != address or mapping.freed:
-        cuda.recorder.violation(f"freed twice or never allocated: {cuda.memory.epitaph(address)}")
-        raise CudaError(Code.INVALID_VALUE)
-    if mapping.allocation.kind != "pool":
-        raise CudaError(Code.INVALID_VALUE, f"{mapping.allocation} is freed another way")
+    mapping = owned(cuda, address, ("pool", "device"))
     mapping.freed = True
-    cuda.scheduler.submit(chosen, "free", lambda: _ends(cuda, mapping))
+    cuda.scheduler.submit(chosen, "free", lambda: _end(cuda, mapping))
 
 
-def _becomes_ready(mapping: Mapping) -> None:
-    mapping.ready = True
-
-
-def _ends(cuda: FakeDriver, mapping: Mapping) -> None:
-    cuda.pools_give_back(mapping)
+def _end(cuda: FakeDriver, mapping: Mapping) -> None:
+    if mapping.allocation.pool:
+        cuda.pools.give_back(mapping)
     cuda.memory.unmap(mapping)

@@ -5,9 +5,19 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from tests.helpers.fakecuda.abi import HANDLE, I32, POINTER, U32, U64, driver_call, put, put_optional
+from tests.helpers.fakecuda.abi import (
+    HANDLE,
+    I32,
+    POINTER,
+    U32,
+    U64,
+    driver_call,
+    put,
+    put_optional,
+)
 from tests.helpers.fakecuda.codes import Code, CudaError
 from tests.helpers.fakecuda.copies import finish
+from tests.helpers.fakecuda.streams import LEGACY, PER_THREAD
 
 if TYPE_CHECKING:
     from tests.helpers.fakecuda.driver import FakeDriver
@@ -17,12 +27,12 @@ _HOST_FUNCTION = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _STREAM_CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
 
 
-@driver_call("cuStreamCreate", POINTER, U32, since=2000)
+@driver_call("cuStreamCreate", POINTER, U32, since=2000, context=True)
 def stream_create(cuda: FakeDriver, out: int, flags: int) -> None:
     stream_create_with_priority(cuda, out, flags, 0)
 
 
-@driver_call("cuStreamCreateWithPriority", POINTER, U32, I32, since=5050)
+@driver_call("cuStreamCreateWithPriority", POINTER, U32, I32, since=5050, context=True)
 def stream_create_with_priority(cuda: FakeDriver, out: int, flags: int, priority: int) -> None:
     if flags not in (0, 1):
         raise CudaError(Code.INVALID_VALUE, f"stream flags {flags}")
@@ -32,9 +42,9 @@ def stream_create_with_priority(cuda: FakeDriver, out: int, flags: int, priority
 
 @driver_call("cuStreamDestroy", HANDLE, since=4000)
 def stream_destroy(cuda: FakeDriver, handle: int) -> None:
-    if handle not in cuda.scheduler.streams:
-        raise CudaError(Code.INVALID_HANDLE, f"{handle:#x} is no stream of the program's")
-    cuda.scheduler.destroy_stream(cuda.scheduler.streams[handle])
+    if handle in (0, LEGACY, PER_THREAD):
+        raise CudaError(Code.INVALID_HANDLE, "a default stream")
+    cuda.scheduler.destroy_stream(cuda.scheduler.stream(handle, cuda.current))
 
 
 @driver_call("cuStreamSynchronize", HANDLE, since=2000)
@@ -104,17 +114,17 @@ def stream_get_capture_info_v3(
     put(I32, status, 0)
 
 
-@driver_call("cuEventCreate", POINTER, U32, since=2000)
+@driver_call("cuEventCreate", POINTER, U32, since=2000, context=True)
 def event_create(cuda: FakeDriver, out: int, flags: int) -> None:
-    if flags > _BLOCKING_SYNC | _DISABLE_TIMING | _INTERPROCESS:
+    shared_and_timed = flags & _INTERPROCESS and not flags & _DISABLE_TIMING
+    if flags > _BLOCKING_SYNC | _DISABLE_TIMING | _INTERPROCESS or shared_and_timed:
         raise CudaError(Code.INVALID_VALUE, f"event flags {flags}")
     put(HANDLE, out, cuda.scheduler.create_event(cuda.context, flags).handle)
 
 
 @driver_call("cuEventDestroy", HANDLE, since=4000)
 def event_destroy(cuda: FakeDriver, handle: int) -> None:
-    cuda.scheduler.event(handle)
-    del cuda.scheduler.events[handle]
+    cuda.scheduler.destroy_event(cuda.scheduler.event(handle))
 
 
 @driver_call("cuEventRecord", HANDLE, HANDLE, since=2000)
@@ -126,6 +136,8 @@ def event_record(cuda: FakeDriver, event: int, stream: int) -> None:
 def event_record_with_flags(cuda: FakeDriver, event: int, handle: int, flags: int) -> None:
     found = cuda.scheduler.event(event)
     stream = cuda.scheduler.stream(handle, cuda.current)
+    if flags:
+        raise CudaError(Code.INVALID_VALUE, f"record flags {flags}")
     if stream.context is not found.context:
         raise CudaError(Code.INVALID_HANDLE, "event and stream of different contexts")
     cuda.scheduler.record(found, stream)

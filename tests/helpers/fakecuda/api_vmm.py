@@ -16,9 +16,9 @@ from tests.helpers.fakecuda.abi import (
     get,
     put,
 )
+from tests.helpers.fakecuda.accounting import charge
 from tests.helpers.fakecuda.codes import (
     MEM_USAGE_HW_DECOMPRESS,
-    MEM_USAGE_TILE_POOL,
     Access,
     Code,
     CudaError,
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from tests.helpers.fakecuda.memory import Allocation, Mapping, Place
 
 _PINNED = 1
-_KNOWN_USAGE = MEM_USAGE_TILE_POOL | MEM_USAGE_HW_DECOMPRESS
-_ACCESS_DESC_BYTES = 12
 
 
 def _require(condition: bool, why: str) -> None:
@@ -61,21 +59,20 @@ def _properties(cuda: FakeDriver, address: int) -> tuple[Place, int, int]:
     place = place_of(cuda, get(I32, address, 2), get(I32, address, 3))
     if get(I32, address, 2) == LocationType.HOST_NUMA:
         _require(get(I32, address, 3) == cuda.settings.host_numa_id, "no such NUMA node")
-    usage = get(U16, address, 13)
-    _require(usage & ~_KNOWN_USAGE == 0, f"usage {usage}")
-    return place, get(I32, address, 1), usage
+    handle_types = get(I32, address, 1)
+    on_host = get(I32, address, 2) == LocationType.HOST
+    _require(not (on_host and handle_types), "handle types for memory of the host")
+    return place, handle_types, get(U16, address, 13)
 
 
-@driver_call(
-    "cuMemGetAllocationGranularity", POINTER, POINTER, I32, since=10020
-)
+@driver_call("cuMemGetAllocationGranularity", POINTER, POINTER, I32, since=10020, survives=True)
 def mem_get_allocation_granularity(cuda: FakeDriver, out: int, prop: int, option: int) -> None:
     _properties(cuda, prop)
     _require(option in (0, 1), f"option {option}")
     put(SIZE, out, GRANULARITY)
 
 
-@driver_call("cuMemAddressReserve", POINTER, SIZE, SIZE, U64, U64, since=10020)
+@driver_call("cuMemAddressReserve", POINTER, SIZE, SIZE, U64, U64, since=10020, survives=True)
 def mem_address_reserve(
     cuda: FakeDriver, out: int, size: int, alignment: int, hint: int, flags: int
 ) -> None:
@@ -86,7 +83,7 @@ def mem_address_reserve(
     put(U64, out, start)
 
 
-@driver_call("cuMemAddressFree", U64, SIZE, since=10020)
+@driver_call("cuMemAddressFree", U64, SIZE, since=10020, survives=True)
 def mem_address_free(cuda: FakeDriver, address: int, size: int) -> None:
     _require(cuda.memory.reservations.get(address) == size, "no reservation of this size here")
     if cuda.memory.between(address, address + size):
@@ -95,12 +92,12 @@ def mem_address_free(cuda: FakeDriver, address: int, size: int) -> None:
     del cuda.memory.reservations[address]
 
 
-@driver_call("cuMemCreate", POINTER, SIZE, POINTER, U64, since=10020)
+@driver_call("cuMemCreate", POINTER, SIZE, POINTER, U64, since=10020, survives=True)
 def mem_create(cuda: FakeDriver, out: int, size: int, prop: int, flags: int) -> None:
     place, handle_types, usage = _properties(cuda, prop)
     _require(size > 0 and _aligned(size) and flags == 0, f"size {size}, flags {flags}")
     if place[0] == LocationType.DEVICE:
-        cuda.charge(place[1], size)
+        charge(cuda, place[1], size)
     capable = bool(usage & MEM_USAGE_HW_DECOMPRESS)
     made = cuda.memory.create("created", size, place, capable=capable, usage=usage)
     made.handle_types = handle_types
@@ -110,7 +107,7 @@ def mem_create(cuda: FakeDriver, out: int, size: int, prop: int, flags: int) -> 
     put(HANDLE, out, handle)
 
 
-@driver_call("cuMemRelease", HANDLE, since=10020)
+@driver_call("cuMemRelease", HANDLE, since=10020, survives=True)
 def mem_release(cuda: FakeDriver, handle: int) -> None:
     allocation = _created(cuda, handle)
     allocation.handles -= 1
@@ -119,7 +116,7 @@ def mem_release(cuda: FakeDriver, handle: int) -> None:
     cuda.memory.drop_if_unused(allocation)
 
 
-@driver_call("cuMemRetainAllocationHandle", POINTER, U64, since=11000)
+@driver_call("cuMemRetainAllocationHandle", POINTER, U64, since=11000, survives=True)
 def mem_retain_allocation_handle(cuda: FakeDriver, out: int, address: int) -> None:
     mapping = cuda.memory.find(address)
     _require(mapping is not None and mapping.allocation.kind == "created", "not mapped here")
@@ -131,7 +128,7 @@ def mem_retain_allocation_handle(cuda: FakeDriver, out: int, address: int) -> No
     put(HANDLE, out, handle)
 
 
-@driver_call("cuMemGetAllocationPropertiesFromHandle", POINTER, HANDLE, since=10020)
+@driver_call("cuMemGetAllocationPropertiesFromHandle", POINTER, HANDLE, since=10020, survives=True)
 def mem_get_properties(cuda: FakeDriver, prop: int, handle: int) -> None:
     allocation = _created(cuda, handle)
     for index, value in enumerate((_PINNED, allocation.handle_types, *allocation.location)):
@@ -141,40 +138,48 @@ def mem_get_properties(cuda: FakeDriver, prop: int, handle: int) -> None:
     put(U16, prop, allocation.usage, 13)
 
 
-@driver_call("cuMemMap", U64, SIZE, SIZE, HANDLE, U64, since=10020)
+@driver_call("cuMemMap", U64, SIZE, SIZE, HANDLE, U64, since=10020, survives=True)
 def mem_map(
     cuda: FakeDriver, address: int, size: int, offset: int, handle: int, flags: int
 ) -> None:
+    _require(size > 0 and flags == 0, f"size {size}, flags {flags}")
     allocation = _created(cuda, handle)
-    _require(size > 0 and _aligned(address, size, offset) and flags == 0, "alignment or flags")
-    _require(offset + size <= allocation.size, "the mapping leaves the allocation")
-    _require(_reserved(cuda, address, size), "the range is not reserved")
+    if offset != 0 or size != allocation.size:
+        raise CudaError(Code.NOT_SUPPORTED, "only whole allocations can be mapped")
+    _require(_aligned(address), f"{address:#x} is not aligned")
+    _require(cuda.memory.is_reserved(address, size), "the range is not reserved")
     _require(not cuda.memory.between(address, address + size), "something is mapped there")
-    cuda.memory.map(address, allocation, offset, size)
-    if offset == 0 and not allocation.flags:
-        allocation.flags = 1
-        cuda.memory.space.poison(address, size)
+    mapping = cuda.memory.map(address, allocation, offset, size)
+    if not allocation.written:
+        cuda.memory.poison(mapping)
 
 
-@driver_call("cuMemUnmap", U64, SIZE, since=10020)
+@driver_call("cuMemUnmap", U64, SIZE, since=10020, survives=True)
 def mem_unmap(cuda: FakeDriver, address: int, size: int) -> None:
-    for mapping in _exactly(cuda, address, size):
-        cuda.memory.unmap(mapping)
+    _require(size > 0 and cuda.memory.is_reserved(address, size), "the range is not reserved")
+    if not cuda.memory.between(address, address + size):
+        cuda.recorder.violation(f"unmapped, but nothing was mapped: {cuda.memory.epitaph(address)}")
+    else:
+        for mapping in _exactly(cuda, address, size):
+            cuda.memory.unmap(mapping)
 
 
-@driver_call("cuMemSetAccess", U64, SIZE, POINTER, SIZE, since=10020)
+@driver_call("cuMemSetAccess", U64, SIZE, POINTER, SIZE, since=10020, survives=True)
 def mem_set_access(cuda: FakeDriver, address: int, size: int, descs: int, count: int) -> None:
-    mappings = _exactly(cuda, address, size)
     _require(count > 0, "no descriptors")
-    wanted = [read_access(cuda, descs, index) for index in range(count)]
-    for kind, place, flags in wanted:
+    mappings = _exactly(cuda, address, size)
+    for index in range(count):
+        kind, number, flags = read_access(descs, index)
+        on_device = kind == LocationType.DEVICE
+        _require(not on_device or number < cuda.settings.device_count, f"device {number}")
+        place = place_of(cuda, kind, number)
+        if not on_device and any(m.allocation.location != HOST for m in mappings):
+            raise CudaError(Code.NOT_SUPPORTED, "host access to memory of a device")
         for mapping in mappings:
-            local = mapping.allocation.location == HOST
-            _require(kind == LocationType.DEVICE or local, "host access to memory of a device")
             cuda.memory.grant(mapping, place, flags)
 
 
-@driver_call("cuMemGetAccess", POINTER, POINTER, U64, since=10020)
+@driver_call("cuMemGetAccess", POINTER, POINTER, U64, since=10020, survives=True)
 def mem_get_access(cuda: FakeDriver, out: int, location: int, address: int) -> None:
     mapping = cuda.memory.find(address)
     _require(mapping is not None, cuda.memory.epitaph(address))
@@ -182,24 +187,20 @@ def mem_get_access(cuda: FakeDriver, out: int, location: int, address: int) -> N
     put(U64, out, mapping.access.get(place, Access.NONE))  # type: ignore[union-attr]
 
 
-def read_access(cuda: FakeDriver, descs: int, index: int) -> tuple[int, Place, int]:
-    """Read a CUmemAccessDesc: location type, place and flags."""
-    kind, number, flags = (get(U32, descs, index * _ACCESS_DESC_BYTES // 4 + at) for at in range(3))
+def read_access(descs: int, index: int) -> tuple[int, int, int]:
+    """Read a CUmemAccessDesc: location type, number and flags."""
+    kind, number, flags = (get(U32, descs, 3 * index + at) for at in range(3))
     _require(flags in (Access.NONE, Access.READ, Access.READ_WRITE), f"access flags {flags}")
-    return kind, place_of(cuda, kind, number), flags
+    return kind, number, flags
 
 
 def _created(cuda: FakeDriver, handle: int) -> Allocation:
     allocation = cuda.memory.handles.get(handle)
-    _require(allocation is not None, f"{handle:#x} is no allocation handle")
-    return allocation  # type: ignore[return-value]
-
-
-def _reserved(cuda: FakeDriver, address: int, size: int) -> bool:
-    return any(
-        start <= address and address + size <= start + length
-        for start, length in cuda.memory.reservations.items()
-    )
+    if allocation is None:
+        if handle:
+            cuda.recorder.violation(f"{handle:#x} is no allocation handle; a driver may crash")
+        raise CudaError(Code.INVALID_VALUE, "no allocation handle")
+    return allocation
 
 
 def _exactly(cuda: FakeDriver, address: int, size: int) -> list[Mapping]:

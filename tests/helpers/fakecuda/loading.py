@@ -34,8 +34,15 @@ class Linker:
         self._alive: list[Any] = []
         self._addresses: dict[tuple[str, int], int] = {}
         self._next = _FIRST_FREE_SLOT
-        self._bind(0, self._get_proc_address, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int,
-                   ctypes.c_uint64, ctypes.c_uint64)
+        self._bind(
+            0,
+            self._get_proc_address,
+            ctypes.c_uint64,
+            ctypes.c_uint64,
+            ctypes.c_int,
+            ctypes.c_uint64,
+            ctypes.c_uint64,
+        )
         for slot, name in enumerate(_STUB_SLOTS, start=1):
             self._bind_call(slot, CALLS[name][-1])
         self._bind_call(_DECOMPRESS_SLOT, CALLS["cuMemBatchDecompressAsync"][-1])
@@ -51,22 +58,25 @@ class Linker:
                 self._addresses[key] = self._bind(self._slot(), self._not_modelled(name))
         return self._addresses[key]
 
-    def _get_proc_address(self, symbol: int, out: int, version: int, flags: int, status: int) -> int:
+    def _get_proc_address(
+        self, symbol: int, out: int, version: int, flags: int, status: int
+    ) -> int:
         try:
             return self._resolve(ctypes.string_at(symbol).decode(), out, version, status)
         except BaseException as error:  # noqa: BLE001 - C code is the caller
             return self._cuda.recorder.exception("cuGetProcAddress", error)
 
     def _resolve(self, name: str, out: int, version: int, status: int) -> int:
-        settings = self._cuda.settings
-        put(ctypes.c_uint64, out, 0)
-        if version > settings.driver_version:
+        if version > self._cuda.settings.driver_version:
             return Code.INVALID_VALUE
-        if not self._exists(name):
-            put_optional(ctypes.c_int, status, _SYMBOL_NOT_FOUND)
-            return Code.SUCCESS if status else Code.NOT_FOUND
-        put(ctypes.c_uint64, out, self.address(name, version))
-        put_optional(ctypes.c_int, status, _FOUND)
+        address, verdict = 0, _SYMBOL_NOT_FOUND
+        if self._exists(name):
+            since = min((call.since for call in CALLS.get(name, ())), default=0)
+            too_old = version < since
+            address = 0 if too_old else self.address(name, version)
+            verdict = _VERSION_NOT_SUFFICIENT if too_old else _FOUND
+        put(ctypes.c_uint64, out, address)
+        put_optional(ctypes.c_int, status, verdict)
         return Code.SUCCESS
 
     def _exists(self, name: str) -> bool:

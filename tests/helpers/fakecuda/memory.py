@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bisect
+import collections
 import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,8 +13,6 @@ from tests.helpers.fakecuda.space import GRANULARITY, PAGE, AddressSpace, round_
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from tests.helpers.fakecuda.recorder import Recorder
 
 #: A place that may have access: (LocationType.DEVICE, ordinal), or HOST for any CPU.
 Place = tuple[int, int]
@@ -52,6 +51,7 @@ class Allocation:
     flags: int = 0
     handles: int = 0
     mappings: int = 0
+    written: bool = False
 
     def __str__(self) -> str:
         return f"allocation {self.number} ({self.kind}, {self.size} bytes)"
@@ -96,16 +96,15 @@ class Mapping:
 class Memory:
     """All memory that the double knows of."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self) -> None:
         self.space = AddressSpace()
         self.allocations: dict[int, Allocation] = {}
         self.reservations: dict[int, int] = {}
         self.handles: dict[int, Allocation] = {}
-        self._recorder = recorder
         self._starts: list[int] = []
         self._mappings: list[Mapping] = []
         self._numbers = itertools.count(1)
-        self._dead: list[tuple[int, int, str]] = []
+        self._dead: collections.deque[tuple[int, int, str]] = collections.deque(maxlen=4096)
 
     def create(self, kind: str, size: int, location: Place, **fields: int | bool) -> Allocation:
         """Make an allocation of physical memory that nothing maps yet."""
@@ -134,8 +133,20 @@ class Memory:
     def map_fresh(self, allocation: Allocation) -> Mapping:
         """Map a whole allocation at a new address, its content undefined."""
         made = self.map(self.space.reserve(allocation.reserved), allocation, 0, allocation.size)
-        self.space.poison(made.start, made.size)
+        self.poison(made)
         return made
+
+    def poison(self, mapping: Mapping) -> None:
+        """Make an allocation read as memory that nobody has written."""
+        self.space.poison(mapping.start, mapping.size)
+        mapping.allocation.written = True
+
+    def is_reserved(self, address: int, size: int) -> bool:
+        """Return whether a range lies in one reservation."""
+        return any(
+            start <= address and address + size <= start + length
+            for start, length in self.reservations.items()
+        )
 
     def grant(self, mapping: Mapping, place: Place, flags: int) -> None:
         """Set what a place may do with a mapping."""

@@ -1,14 +1,21 @@
-"""Memory pools and their stream-ordered allocations."""
+"""Memory pools and how much memory they hold."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from tests.helpers.fakecuda.accounting import charge
 from tests.helpers.fakecuda.codes import Access, LocationType, PoolAttribute
+from tests.helpers.fakecuda.memory import device
+from tests.helpers.fakecuda.space import GRANULARITY, round_up
 
 if TYPE_CHECKING:
-    from tests.helpers.fakecuda.memory import Place
+    from tests.helpers.fakecuda.driver import FakeDriver
+    from tests.helpers.fakecuda.memory import Mapping, Place
+
+_UNIT = 32 << 20  # a pool takes memory in pieces of this size
+_DEFAULT_HANDLES = 0x7E57_1000_0000
 
 
 @dataclass(eq=False)
@@ -46,28 +53,51 @@ class Pool:
     def __post_init__(self) -> None:
         self.access.setdefault(self.location, Access.READ_WRITE)
 
-    @property
-    def on_device(self) -> bool:
-        """Whether the pool's memory is a device's."""
-        return self.location[0] == LocationType.DEVICE
-
-    def growth(self, size: int) -> int:
-        """Return how many more bytes the pool needs from the driver for an allocation."""
-        return max(self.used + size - self.reserved, 0)
-
-    def allocate(self, size: int) -> None:
-        """Count an allocation."""
-        self.reserved += self.growth(size)
+    def allocate(self, cuda: FakeDriver, size: int) -> None:
+        """Count an allocation, and refuse it if the device cannot hold it."""
+        missing = self.used + size - self.reserved
+        if missing > 0:
+            self._grow(cuda, missing)
         self.used += size
         self.peak_reserved = max(self.peak_reserved, self.reserved)
         self.peak_used = max(self.peak_used, self.used)
 
-    def free(self, size: int) -> None:
-        """Count a freed allocation; the memory stays with the pool for now."""
-        self.used -= size
+    def _grow(self, cuda: FakeDriver, missing: int) -> None:
+        if self.location[0] == LocationType.DEVICE:
+            charge(cuda, self.location[1], round_up(missing, GRANULARITY))
+        self.reserved += round_up(missing, _UNIT)
 
     def trim(self, keep: int | None = None) -> None:
         """Give unused memory back, down to the release threshold or to `keep` bytes."""
         if keep is None:
             keep = self.settings[PoolAttribute.RELEASE_THRESHOLD]
-        self.reserved = min(self.reserved, max(self.used, keep))
+        self.reserved = min(self.reserved, max(round_up(self.used, _UNIT), keep))
+
+
+class Pools(dict[int, Pool]):
+    """All pools by their handles."""
+
+    def __init__(self, cuda: FakeDriver) -> None:
+        super().__init__()
+        self._cuda = cuda
+
+    def default(self, ordinal: int) -> Pool:
+        """Return a device's default pool, whose handle never changes."""
+        handle = _DEFAULT_HANDLES + ordinal
+        return self.setdefault(handle, Pool(handle, device(ordinal), default=True))
+
+    def give_back(self, mapping: Mapping) -> None:
+        """Count an allocation of a pool as freed."""
+        pool = self[mapping.allocation.pool]
+        pool.used -= mapping.allocation.size
+        self.forget_if_empty(pool)
+
+    def forget_if_empty(self, pool: Pool) -> None:
+        """Remove a destroyed pool once none of its memory is in use."""
+        if pool.destroyed and pool.used == 0:
+            self.pop(pool.handle, None)
+
+    def trim(self) -> None:
+        """Let every pool give back what it need not keep."""
+        for pool in self.values():
+            pool.trim()

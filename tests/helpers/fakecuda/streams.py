@@ -13,21 +13,41 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tests.helpers.fakecuda.codes import Code, CudaError, DeviceFault
 
 LEGACY, PER_THREAD = 1, 2
 NON_BLOCKING = 1
 
+_Kind = TypeVar("_Kind")
+
+
+class BadHandleError(CudaError):
+    """A handle that a real driver would have followed to wherever it points."""
+
+    def __init__(self, what: str, handle: int, fate: str) -> None:
+        super().__init__(Code.INVALID_HANDLE, f"{what} {handle:#x} was {fate}")
+        self.null = handle == 0
+
 
 @dataclass(eq=False)
 class Context:
-    """A device's primary context."""
+    """A device's primary context.
+
+    Attributes
+    ----------
+    fault : int
+        The code of what ended the context; a process never gets rid of it.
+    destroyed : bool
+        Whether it was released as often as retained, until it is retained again.
+    """
 
     handle: int
     ordinal: int
     retained: int = 0
     fault: int = 0
+    destroyed: bool = False
 
 
 @dataclass(frozen=True)
@@ -62,7 +82,6 @@ class Stream:
     priority: int = 0
     queue: collections.deque[Operation] = field(default_factory=collections.deque)
     executed: int = 0
-    destroyed: bool = False
 
     @property
     def submitted(self) -> int:
@@ -96,31 +115,25 @@ class Scheduler:
         self.running: Operation | None = None
         self._new_handle = new_handle
         self._implicit: dict[tuple[int, int], Stream] = {}
-        self._thread_numbers: dict[int, int] = {}
+        self._detached: list[Stream] = []
+        self._gone: dict[int, str] = {}
         self._threads = threading.local()
         self._thread_count = itertools.count(1)
 
     def stream(self, handle: int, current: Context | None) -> Stream:
         """Return the stream of a handle; default streams belong to the current context."""
-        if handle in (0, LEGACY, PER_THREAD):
-            if current is None:
-                raise CudaError(Code.INVALID_CONTEXT, "a default stream without a context")
-            thread = self._thread() if handle == PER_THREAD else 0
-            key = (current.ordinal, thread)
-            if key not in self._implicit:
-                self._implicit[key] = Stream(handle or LEGACY, current)
-            return self._implicit[key]
-        found = self.streams.get(handle)
-        if found is None:
-            raise CudaError(Code.INVALID_CONTEXT, f"{handle:#x} is no stream")
-        return found
+        if handle not in (0, LEGACY, PER_THREAD):
+            return self._known(self.streams, handle, "stream")
+        if current is None:
+            raise CudaError(Code.INVALID_CONTEXT, "a default stream without a context")
+        thread = self._thread() if handle == PER_THREAD else 0
+        return self._implicit.setdefault(
+            (current.ordinal, thread), Stream(handle or LEGACY, current)
+        )
 
     def event(self, handle: int) -> Event:
         """Return the event of a handle."""
-        found = self.events.get(handle)
-        if found is None:
-            raise CudaError(Code.INVALID_HANDLE, f"{handle:#x} is no event")
-        return found
+        return self._known(self.events, handle, "event")
 
     def create_stream(self, context: Context, flags: int, priority: int) -> Stream:
         """Make a stream."""
@@ -182,21 +195,43 @@ class Scheduler:
 
     def all_streams(self) -> list[Stream]:
         """Return every stream, default streams and destroyed ones with work left included."""
-        return list(self.streams.values()) + list(self._implicit.values())
+        self._detached = [stream for stream in self._detached if stream.queue]
+        return [*self.streams.values(), *self._implicit.values(), *self._detached]
 
     def destroy_stream(self, stream: Stream) -> None:
         """Forget a stream's handle; its work still runs before anything that waits for it."""
         del self.streams[stream.handle]
-        stream.destroyed = True
-        if stream.queue:
-            self._implicit[(stream.context.ordinal, -stream.handle)] = stream
+        self._gone[stream.handle] = "destroyed"
+        self._detached.append(stream)
+
+    def destroy_event(self, event: Event) -> None:
+        """Forget an event's handle."""
+        del self.events[event.handle]
+        self._gone[event.handle] = "destroyed"
+
+    def orphan(self, context: Context) -> None:
+        """Forget what belonged to a context that is destroyed."""
+        for table in (self.streams, self.events):
+            for handle, one in tuple(table.items()):
+                if one.context is context:
+                    del table[handle]  # type: ignore[attr-defined]
+                    self._gone[handle] = "orphaned"
 
     def clear(self) -> None:
         """Drop all streams, events and work."""
-        self.streams.clear()
-        self.events.clear()
-        self._implicit.clear()
+        for table in (self.streams, self.events, self._implicit, self._detached, self._gone):
+            table.clear()  # type: ignore[attr-defined]
         self.eager = False
+        self.running = None
+
+    def _known(self, table: dict[int, _Kind], handle: int, what: str) -> _Kind:
+        found = table.get(handle)
+        if found is not None:
+            return found
+        fate = self._gone.get(handle)
+        if fate == "orphaned":
+            raise CudaError(Code.CONTEXT_IS_DESTROYED, f"the context of {what} {handle:#x}")
+        raise BadHandleError(what, handle, fate or "never made")
 
     def _run(self, stream: Stream, operation: Operation) -> None:
         stream.queue.popleft()
