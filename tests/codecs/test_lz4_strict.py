@@ -122,7 +122,7 @@ def test_lengths_of_many_bytes():
     assert check(block, decode(block, 1 << 20, zero_offset=True))
 
 
-# FAILS: about 70 bytes for each stored byte. A block of 4 MiB, the largest of an LZ4 frame, takes
+# FAILS: about 80 bytes for each stored byte. A block of 4 MiB, the largest of an LZ4 frame, takes
 # more than the default memory_limit (256 MiB), once for each thread.
 def test_memory_of_a_block():
     rng = np.random.default_rng(1)

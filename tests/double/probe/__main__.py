@@ -24,7 +24,7 @@ def answers_of(name: str) -> dict[str, Any]:
     answers = dict(json.loads(line) for line in output.splitlines())
     if code:
         answers["ended"] = f"exit {code}"
-        print(name, code, errors[-2000:], file=sys.stderr)
+        sys.stderr.write(f"{name}: exit {code}\n{errors[-2000:]}\n")
     return answers
 
 
@@ -33,11 +33,16 @@ def main() -> None:
     for module in MODULES:
         importlib.import_module(f"tests.double.probe.{module}")
     if len(sys.argv) == 1:
-        print(json.dumps({name: answers_of(name) for name in GROUPS}, indent=1))
+        json.dump({name: answers_of(name) for name in GROUPS}, sys.stdout, indent=1)
         return
     group = GROUPS[sys.argv[1]]
     cuda = Driver(init=getattr(group, "needs_init", True))
-    group(cuda, lambda name, answer: print(json.dumps([name, answer]), flush=True))
+    group(cuda, _write)
+
+
+def _write(name: str, answer: Any) -> None:
+    sys.stdout.write(json.dumps([name, answer]) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

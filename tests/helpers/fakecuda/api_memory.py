@@ -151,8 +151,10 @@ def owned(cuda: FakeDriver, address: int, kinds: tuple[str, ...]) -> Mapping:
     """Return the memory that a pointer may free."""
     mapping = cuda.memory.find(address)
     if mapping is None or mapping.start != address or mapping.freed:
-        cuda.recorder.violation(f"freed twice or never allocated: {cuda.memory.epitaph(address)}")
-        raise CudaError(Code.INVALID_VALUE)
+        text = cuda.memory.epitaph(address)
+        if not cuda.memory.is_stale(address):
+            cuda.recorder.violation(f"freed twice or never allocated: {text}")
+        raise CudaError(Code.INVALID_VALUE, text)
     if mapping.allocation.kind not in kinds:
         raise CudaError(Code.INVALID_VALUE, f"{mapping.allocation} is freed another way")
     return mapping

@@ -197,7 +197,7 @@ def read_access(descs: int, index: int) -> tuple[int, int, int]:
 def _created(cuda: FakeDriver, handle: int) -> Allocation:
     allocation = cuda.memory.handles.get(handle)
     if allocation is None:
-        if handle:
+        if handle and not cuda.is_stale(handle):
             cuda.recorder.violation(f"{handle:#x} is no allocation handle; a driver may crash")
         raise CudaError(Code.INVALID_VALUE, "no allocation handle")
     return allocation

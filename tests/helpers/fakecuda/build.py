@@ -60,7 +60,7 @@ def _compile(options: tuple[str, ...], target: Path) -> None:
     cxx = compiler()
     if cxx is None:
         raise CompilerMissingError(
-            "the double of the driver is built by g++, which is not installed; install it or set CXX"
+            "g++ builds the double of the driver and is not installed; install it or set CXX"
         )
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
         unfinished = Path(scratch) / SONAME

@@ -43,7 +43,7 @@ class CudaError(Exception):
         self.code = int(code)
 
 
-class DeviceFault(Exception):
+class DeviceFaultError(Exception):
     """Work on the device failed in a way that ends the context."""
 
     def __init__(self, code: int, why: str) -> None:

@@ -6,7 +6,7 @@ import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.helpers.fakecuda.codes import Code, CudaError, DeviceFault, LocationType
+from tests.helpers.fakecuda.codes import Code, CudaError, DeviceFaultError, LocationType
 from tests.helpers.fakecuda.memory import device
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def usable(cuda: FakeDriver, stream: Stream, wanted: Range) -> int:
     if not found or not all(_reachable(m, stream, write=wanted.write) for m in found):
         text = f"work ran on memory that is gone: {cuda.memory.epitaph(wanted.address)}"
         cuda.recorder.violation(text)
-        raise DeviceFault(Code.ILLEGAL_ADDRESS, text)
+        raise DeviceFaultError(Code.ILLEGAL_ADDRESS, text)
     early = next((m for m in found if not m.ready), None)
     if early is not None:
         cuda.recorder.violation(f"used before its stream allocated it: {early.allocation}")

@@ -13,7 +13,7 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.helpers.fakecuda.codes import Code, Codec, DeviceFault
+from tests.helpers.fakecuda.codes import Code, Codec, DeviceFaultError
 from tests.helpers.fakecuda.copies import Range, usable
 from tests.helpers.fakecuda.memory import device
 
@@ -55,7 +55,9 @@ def decode(cuda: FakeDriver, stream: Stream, chunk: Chunk) -> None:
         verdict, written = _corrupt(cuda, chunk, written, room)
     _note_overrun(cuda, chunk, written)
     if verdict == _OUT_OF_ROOM:
-        raise DeviceFault(Code.ILLEGAL_ADDRESS, f"output of {chunk.target:#x} left the mapping")
+        raise DeviceFaultError(
+            Code.ILLEGAL_ADDRESS, f"output of {chunk.target:#x} left the mapping"
+        )
     ctypes.c_uint32.from_address(count_at).value = written & 0xFFFF_FFFF
 
 
@@ -101,7 +103,7 @@ def _inflate(source: int, size: int, target: int, room: int) -> tuple[int, int]:
 def _corrupt(cuda: FakeDriver, chunk: Chunk, written: int, room: int) -> tuple[int, int]:
     """Do with a corrupt chunk what the test has chosen."""
     if cuda.settings.corruption == "sticky":
-        raise DeviceFault(Code.ILLEGAL_ADDRESS, f"corrupt chunk at {chunk.source:#x}")
+        raise DeviceFaultError(Code.ILLEGAL_ADDRESS, f"corrupt chunk at {chunk.source:#x}")
     if cuda.settings.corruption == "overrun":
         end = max(written, chunk.target_size) + cuda.settings.overrun
         filled = min(end, room)

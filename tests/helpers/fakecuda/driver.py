@@ -7,7 +7,7 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-from tests.helpers.fakecuda.codes import Code, CudaError, DeviceFault
+from tests.helpers.fakecuda.codes import Code, CudaError, DeviceFaultError
 from tests.helpers.fakecuda.forks import ForkedCalls
 from tests.helpers.fakecuda.memory import Memory
 from tests.helpers.fakecuda.pools import Pools
@@ -48,6 +48,7 @@ class FakeDriver:
     def __init__(self, version: int = 13000) -> None:
         self._version = version
         self._handles = itertools.count(_OTHER_HANDLES, 0x10)
+        self._last_handle = self._stale_up_to = 0
         self._lock = threading.RLock()
         self._owner = os.getpid()
         self._thread = threading.local()
@@ -69,6 +70,7 @@ class FakeDriver:
     def reset(self) -> None:
         """Forget everything: memory, streams, faults, settings and what was recorded."""
         with self._lock:
+            self._stale_up_to = self._last_handle
             self.settings = Settings(driver_version=self._version)
             self.recorder.clear()
             self.scheduler.clear()
@@ -89,7 +91,7 @@ class FakeDriver:
         """Queue work in a stream that ends the context when it runs."""
 
         def fault() -> None:
-            raise DeviceFault(code, "queued by the test")
+            raise DeviceFaultError(code, "queued by the test")
 
         self.scheduler.submit(self.scheduler.stream(stream, self.current), "fault", fault)
 
@@ -124,7 +126,12 @@ class FakeDriver:
 
     def new_handle(self) -> int:
         """Return a number that was never a handle before."""
-        return next(self._handles)
+        self._last_handle = next(self._handles)
+        return self._last_handle
+
+    def is_stale(self, handle: int) -> bool:
+        """Return whether a handle is from before a reset, which its owner could not know of."""
+        return _OTHER_HANDLES <= handle <= self._stale_up_to
 
     def context_of(self, ordinal: int) -> Context:
         """Return a device's primary context."""
@@ -179,7 +186,7 @@ class FakeDriver:
             self._admit(entry)
             return int(entry.handler(self, *args) or Code.SUCCESS)
         except BadHandleError as bad:
-            if not bad.null:
+            if bad.handle and not self.is_stale(bad.handle):
                 self.recorder.violation(f"{entry.name}: {bad}")
             return bad.code
         except CudaError as refusal:

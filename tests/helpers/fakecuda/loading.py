@@ -111,7 +111,7 @@ def load() -> FakeDriver:
 
     ``GPULOAD_FAKE_CUDA_VERSION`` makes it an older driver, whose library lacks later symbols.
     """
-    global _loaded  # noqa: PLW0603
+    global _loaded
     if _loaded is not None:
         return _loaded
     version = int(os.environ.get("GPULOAD_FAKE_CUDA_VERSION", "13000"))

@@ -104,6 +104,7 @@ class Memory:
         self._starts: list[int] = []
         self._mappings: list[Mapping] = []
         self._numbers = itertools.count(1)
+        self._stale_below = 0
         self._dead: collections.deque[tuple[int, int, str]] = collections.deque(maxlen=4096)
 
     def create(self, kind: str, size: int, location: Place, **fields: int | bool) -> Allocation:
@@ -221,6 +222,7 @@ class Memory:
         self.handles.clear()
         self.reservations.clear()
         self._dead.clear()
+        self._stale_below = self.space.reserve(1)
 
     def range_of(self, mapping: Mapping) -> tuple[int, int]:
         """Return start and size of the reservation around a mapping, or of the mapping."""
@@ -241,6 +243,10 @@ class Memory:
         if address in self.space:
             return f"{address:#x} is mapped to nothing"
         return f"{address:#x} is unknown to the driver"
+
+    def is_stale(self, address: int) -> bool:
+        """Return whether an address is from before a reset, which its owner could not know of."""
+        return address in self.space and address < self._stale_below
 
     def mappings(self) -> Iterator[Mapping]:
         """Return all mappings, by address."""

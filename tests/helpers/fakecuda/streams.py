@@ -11,11 +11,13 @@ import collections
 import itertools
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from tests.helpers.fakecuda.codes import Code, CudaError, DeviceFault
+from tests.helpers.fakecuda.codes import Code, CudaError, DeviceFaultError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 LEGACY, PER_THREAD = 1, 2
 NON_BLOCKING = 1
@@ -28,7 +30,7 @@ class BadHandleError(CudaError):
 
     def __init__(self, what: str, handle: int, fate: str) -> None:
         super().__init__(Code.INVALID_HANDLE, f"{what} {handle:#x} was {fate}")
-        self.null = handle == 0
+        self.handle = handle
 
 
 @dataclass(eq=False)
@@ -241,7 +243,7 @@ class Scheduler:
         self.running = operation
         try:
             operation.run()
-        except DeviceFault as fault:
+        except DeviceFaultError as fault:
             stream.context.fault = fault.code
         finally:
             self.running = None
