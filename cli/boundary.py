@@ -9,13 +9,15 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gpuload.errors import EngineUnavailableError
+
 from .messages import FAILURES, complain, describe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
-__all__ = ["exit_status", "prepare_process"]
+__all__ = ["exit_status", "prepare_process", "status_of"]
 
 _STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 
@@ -23,8 +25,9 @@ _STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 def exit_status(work: Callable[[], object]) -> int:
     """Run `work`, print what it raises, and return the status of the process.
 
-    0 is success, 1 bad data or a failed read or write, 2 wrong usage, 130 Ctrl-C. click itself
-    ends the process quietly, with status 1, when the reader of a pipe is gone.
+    0 is success, 1 bad data or a failed read or write, 2 wrong usage or an engine that is not
+    here, 130 Ctrl-C. click itself ends the process quietly, with status 1, when the reader of a
+    pipe is gone.
     """
     try:
         result = work()
@@ -39,8 +42,13 @@ def exit_status(work: Callable[[], object]) -> int:
         return 130
     except FAILURES as error:
         complain(describe(error))
-        return 1
+        return status_of(error)
     return result if isinstance(result, int) else 0
+
+
+def status_of(error: BaseException) -> int:
+    """Return the exit status for one of `FAILURES`."""
+    return 2 if isinstance(error, EngineUnavailableError) else 1
 
 
 def _show_usage_error(error: click.UsageError) -> None:

@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .engines import check_engine
 from .inputs import Batch, open_container
+from .messages import complain, plural
 from .options import (
+    engine_options,
     examples,
     files_argument,
     force_option,
     json_option,
     loading_options,
+    on_error_option,
     quiet_option,
 )
 from .outputs import Target, open_output, plan
 from .progress import decoding_bar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuload.loader import Container
     from gpuload.report import Report
 
@@ -32,6 +38,7 @@ __all__ = ["command"]
         "gpuload decompress data.lz4 -o /dev/shm/data",
         "gpuload decompress *.gz --output-dir unpacked --keep-going",
         "gpuload decompress -c logs.zst | grep error",
+        "curl -s https://example.org/data.gz | gpuload decompress - -o data",
     )
 )
 @files_argument
@@ -46,6 +53,15 @@ __all__ = ["command"]
 @force_option
 @click.option("-k", "--keep-going", is_flag=True, help="Go on with the next file after a bad one.")
 @click.option("--no-verify", is_flag=True, help="Skip checksums.")
+@engine_options
+@on_error_option(
+    "raise",
+    "retry-host",
+    "skip",
+    help="What to do about a chunk that does not decode: raise, write no file; retry-host, have "
+    "the host decode it if another engine failed on it; skip, write zeros in its place where the "
+    "format states its size, and list it.",
+)
 @loading_options
 @json_option
 @quiet_option
@@ -68,11 +84,13 @@ def command(
     or not at all; a file that is there already stays, unless --force is given. FILE '-' is
     standard input.
 
+    The host decodes, unless --device names a GPU or --engine hardware asks for one.
+
     Suffixes that are taken off: .lz4 .gz .bgz .zst .zstd .sz .snappy; .tgz and .tzst become .tar.
-      curl -s https://example.org/data.gz | gpuload decompress - -o data
     """
     options["verify"] = not no_verify
     targets = plan(files, output, output_dir, to_stdout=to_stdout, force=force)
+    check_engine(options)
     to_standard = any(target.output == "-" for target in targets)
     batch = Batch(keep_going=keep_going, as_json=as_json, json_to_stderr=to_standard)
     for target in targets:
@@ -80,8 +98,13 @@ def command(
             batch.guard(target.file),
             open_container(target.file, options, quiet=quiet) as container,
         ):
+            if options["engine"] == "hardware":
+                container.explain()  # refuses what no row suits, before there is an output
             report = _write(container, target, force=force, quiet=quiet)
             batch.report(_record(container, target, report))
+            if report.failures:
+                complain(_skipped(container.name, report))
+                batch.fail()
     batch.finish()
 
 
@@ -100,9 +123,15 @@ def _write(container: Container, target: Target, *, force: bool, quiet: bool) ->
 def _record(container: Container, target: Target, report: Report) -> dict[str, Any]:
     return {
         "file": container.name,
-        "ok": True,
+        "ok": not report.failures,
         "output": target.output,
         "format": container.format,
         **dataclasses.asdict(report),
         "warnings": container.warnings,
     }
+
+
+def _skipped(name: str, report: Report) -> Iterator[str]:
+    yield from map(str, report.failures)
+    chunks = f"{len(report.failures):,} of {plural(report.chunks, 'chunk')}"
+    yield f"{name}: {chunks} skipped; the output has zeros in their place"

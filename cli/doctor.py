@@ -10,7 +10,8 @@ from typing import Any
 
 import click
 
-from .messages import json_line
+from .devices import device_lines, devices
+from .messages import json_line, printable
 from .options import examples
 
 __all__ = ["command"]
@@ -37,7 +38,7 @@ _EXTRAS = (
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def command(*, as_json: bool) -> None:
-    """Show the codecs, libraries and GPU software at hand, and how to get more.
+    """Show the codecs, libraries, GPU software and GPUs at hand, and how to get more.
 
     Nothing is required: what is missing is listed with the command that installs it.
     """
@@ -60,6 +61,7 @@ def _report() -> dict[str, Any]:
         "threads": available_cpus(),
         "codecs": _codecs(),
         "gpu": _gpu(),
+        **devices(),
         "extras": [_extra(*row) for row in _EXTRAS],
     }
 
@@ -133,15 +135,23 @@ def _library(name: str) -> ctypes.CDLL | None:
 def _print(report: dict[str, Any]) -> None:
     click.echo(f"gpuload {report['gpuload']}")
     for label in ("python", "platform", "threads"):
-        click.echo(f"  {label:<17} {report[label]}")
+        _print_fact(label, report[label])
     click.echo("codecs")
     for row in report["codecs"]:
         library = f"{row['library']} {row['version'] or 'not installed'}"
-        click.echo(f"  {row['codec']:<17} {library:<20} {row['purpose']}")
+        _print_fact(row["codec"], f"{library:<20} {row['purpose']}")
     for section in ("gpu", "extras"):
         click.echo(section)
         for part in report[section]:
-            click.echo(f"  {part['name']:<17} {_state(part)}")
+            _print_fact(part["name"], _state(part))
+    for heading, facts in device_lines(report):
+        click.echo(heading)
+        for label, fact in facts.items():
+            _print_fact(label, fact)
+
+
+def _print_fact(label: str, fact: object) -> None:
+    click.echo(f"  {label:<18} {printable(str(fact))}")
 
 
 def _state(part: dict[str, Any]) -> str:

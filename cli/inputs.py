@@ -15,6 +15,7 @@ import click
 
 from gpuload.errors import DecompressError
 
+from .boundary import status_of
 from .messages import FAILURES, complain, describe, json_line, warn
 from .outputs import name_write_errors
 
@@ -110,7 +111,7 @@ def _failure_record(name: str, error: BaseException, lines: list[str]) -> dict[s
 
 
 class Batch:
-    """The files of one command: reports failures and remembers that there were some.
+    """The files of one command: reports failures and remembers the worst.
 
     Parameters
     ----------
@@ -128,7 +129,7 @@ class Batch:
         self.keep_going = keep_going
         self.as_json = as_json
         self.json_to_stderr = json_to_stderr
-        self.failed = False
+        self.status = 0
 
     @contextlib.contextmanager
     def guard(self, file: str) -> Iterator[None]:
@@ -144,7 +145,7 @@ class Batch:
             lines = describe(error, name)
             self.report(_failure_record(name, error, lines))
             complain(lines)
-            self.failed = True
+            self.fail(status_of(error))
             if not self.keep_going:
                 self.finish()
 
@@ -153,7 +154,11 @@ class Batch:
         if self.as_json:
             click.echo(json_line(record), err=self.json_to_stderr)
 
+    def fail(self, status: int = 1) -> None:
+        """Remember that a file failed, and the exit status that this asks for."""
+        self.status = max(self.status, status)
+
     def finish(self) -> None:
-        """End the command with status 1 if any file failed."""
-        if self.failed:
-            raise click.exceptions.Exit(1)
+        """End the command if any file failed."""
+        if self.status:
+            raise click.exceptions.Exit(self.status)

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .engines import check_engine
 from .inputs import Batch, open_container
 from .messages import json_line, printable
-from .options import examples, files_argument, json_option, loading_options, quiet_option
+from .options import (
+    engine_options,
+    examples,
+    files_argument,
+    json_option,
+    loading_options,
+    quiet_option,
+)
 
 if TYPE_CHECKING:
     from gpuload.loader import Container
@@ -25,6 +33,7 @@ __all__ = ["command"]
 )
 @files_argument
 @click.option("--chunks", "with_chunks", is_flag=True, help="List every chunk.")
+@engine_options
 @loading_options
 @json_option
 @quiet_option
@@ -34,8 +43,11 @@ def command(
     """Show format, sizes, chunks and checksums of files, without decoding them.
 
     A file is batchable if its chunks decode independently of one another; if it is not, the
-    reason is shown. Sizes that a format does not state are shown as upper bounds.
+    reason is shown. Sizes that a format does not state are shown as upper bounds. The engine is
+    the one that would load the file to the current GPU, or to --device N, and on a machine without
+    one to the host.
     """
+    check_engine(options)
     batch = Batch(as_json=as_json)
     for file in files:
         with batch.guard(file), open_container(file, options, quiet=quiet) as container:

@@ -7,16 +7,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from gpuload.options import ENGINES
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = [
     "UNLIMITED",
+    "engine_options",
     "examples",
     "files_argument",
     "force_option",
     "json_option",
     "loading_options",
+    "on_error_option",
     "parse_size",
     "quiet_option",
     "size_option",
@@ -121,6 +125,28 @@ threads_option = click.option(
     help="Threads to use.  [default: one for each CPU]",
 )
 
+_ENGINE = (
+    click.option(
+        "--engine",
+        type=click.Choice(["auto", *ENGINES]),
+        help="Who decodes; auto is, chunk by chunk, the first that can.  [default: auto]",
+    ),
+    click.option(
+        "--device",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="The GPU that may decode, as gpuload doctor numbers them.",
+    ),
+    click.option(
+        "--untrusted",
+        "trusted",
+        is_flag=True,
+        # None leaves the choice to the library; True would drop its precautions.
+        callback=lambda _, __, given: False if given else None,
+        help="Keep engines away that cannot bound what bad data makes them write.",
+    ),
+)
+
 _LOADING = (
     threads_option,
     size_option(
@@ -154,6 +180,20 @@ _LOADING = (
 
 def loading_options(command: Command) -> Command:
     """Add the options of reading a file, named as the fields of `gpuload.options.Options`."""
-    for option in reversed(_LOADING):
+    return _all_of(_LOADING, command)
+
+
+def engine_options(command: Command) -> Command:
+    """Add the options that say who decodes, named likewise."""
+    return _all_of(_ENGINE, command)
+
+
+def _all_of(options: tuple[Callable[[Command], Command], ...], command: Command) -> Command:
+    for option in reversed(options):
         command = option(command)
     return command
+
+
+def on_error_option(*choices: str, help: str) -> Callable[[Command], Command]:  # noqa: A002
+    """Return the option that says what to do about a chunk that does not decode."""
+    return click.option("--on-error", type=click.Choice(choices), help=f"{help}  [default: raise]")

@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from .engines import check_engine
 from .inputs import Batch, open_container
 from .messages import human_size, plural, printable
-from .options import examples, files_argument, json_option, loading_options, quiet_option
+from .options import (
+    engine_options,
+    examples,
+    files_argument,
+    json_option,
+    loading_options,
+    on_error_option,
+    quiet_option,
+)
 from .progress import decoding_bar
 
 if TYPE_CHECKING:
@@ -27,6 +36,13 @@ __all__ = ["command"]
     )
 )
 @files_argument
+@engine_options
+@on_error_option(
+    "raise",
+    "retry-host",
+    help="Whether a chunk that another engine failed on is bad (raise), or only if the host fails "
+    "on it, too (retry-host).",
+)
 @loading_options
 @json_option
 @quiet_option
@@ -35,12 +51,16 @@ def command(files: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
 
     Every bad chunk is listed with its number, its byte offset, what was found and what was
     expected. All files are checked, also after a bad one; the exit status is 1 if any was bad.
+
+    The host decodes, unless --device names a GPU or --engine hardware asks for one.
     """
+    check_engine(options)
     batch = Batch(as_json=as_json)
     for file in files:
         with batch.guard(file), open_container(file, options, quiet=quiet) as container:
             report = _verify(container, quiet=quiet)
-            batch.failed |= bool(report.failures)
+            if report.failures:
+                batch.fail()
             batch.report(_record(container, report))
             if not as_json:
                 _print(container, report, quiet=quiet)

@@ -62,7 +62,7 @@ class Array:
         if copy:
             return np.array(self._data, dtype)
         converted = np.asarray(self._data, dtype)
-        if copy is False and converted is not self._data and converted.base is not self._data:
+        if copy is False and not np.may_share_memory(converted, self._data):
             raise ValueError(f"no view of {self.dtype} as {converted.dtype} without a copy")
         return converted
 

@@ -36,7 +36,7 @@ class Running(Protocol):
         """Take the next bytes in."""
 
     def intdigest(self) -> int:
-        """Return the checksum of the bytes so far."""
+        """Return the whole checksum of the bytes so far, also where files store half of it."""
 
 
 def describe(kind: int) -> str:
@@ -50,13 +50,16 @@ def compute(kind: int, data: Bytes) -> int:
 
 
 def running(kind: int) -> Running:
-    """Return an empty checksum of a kind that covers several chunks (XXH32)."""
-    if kind != Checksum.XXH32:
-        raise ValueError(f"{describe(kind)} is not computed piece by piece")
+    """Return an empty checksum of a kind that is computed piece by piece (the xxHashes)."""
     import xxhash
 
-    hasher: Running = xxhash.xxh32()
-    return hasher
+    makers: dict[int, Callable[[], Running]] = {
+        Checksum.XXH32: xxhash.xxh32,
+        Checksum.XXH64_LOW: xxhash.xxh64,
+    }
+    if kind not in makers:
+        raise ValueError(f"{describe(kind)} is not computed piece by piece")
+    return makers[kind]()
 
 
 @cache

@@ -58,7 +58,7 @@ CHUNK_DTYPE = np.dtype(
         ("exact", "?"),  # raw_size is the size, stated by the file
         ("chained", "?"),  # decodes only after the row before it, whose output is its history
         ("dictionary", "?"),  # the file says that a dictionary is needed
-        ("padding", "V2"),
+        ("padding", "V6"),
     ],
     align=True,
 )

@@ -150,7 +150,7 @@ class Run:
         sizes = [
             w.end - w.start + (0 if in_place else w.raw_size) for w in windows if not w.streamed
         ]
-        fitting = self.options.memory_limit // max(sizes, default=1)
+        fitting = self.options.memory_limit // max([1, *sizes])
         self.report.threads = max(1, min(self.options.thread_count, fitting, len(windows)))
         return windows
 
@@ -192,11 +192,12 @@ class Run:
     def _check_known_sizes(self) -> None:
         if self.index.exact:
             check_limit(self.index, self.options, int(self.index.chunks["raw_size"].sum()))
-        chained = self.index.chunks[self.index.chunks["codec"] == Codec.LZ4]
-        need = int((chained["raw_size"] + chained["stored_size"]).max(initial=0))
+        whole = ~np.isin(self.index.chunks["codec"], (Codec.ZSTD, Codec.GZIP))
+        chunks = self.index.chunks[whole]
+        need = int((chunks["raw_size"] + chunks["stored_size"]).max(initial=0))
         if need > self.options.memory_limit:
             raise MemoryLimitError(
-                f"{self.index.source.name}: a block needs {need} bytes to decode, memory_limit is "
+                f"{self.index.source.name}: a chunk needs {need} bytes to decode, memory_limit is "
                 f"{self.options.memory_limit}; raise it (--memory-limit)"
             )
 
@@ -307,6 +308,7 @@ class Run:
                 row = window.first + error.row
                 status = Status.CHECKSUM if error.checksum else Status.CORRUPT
                 self._failed([self._failure(row, error.reason, error.actual, status, error.offset)])
+            self.spans.passed(window.last)
             self.verified.update(decoder.verified)
             for message, offset in decoder.warnings:
                 self.index.warn(message, offset)
@@ -359,7 +361,7 @@ class Run:
             expected_size=int(chunk["raw_size"]) if chunk["exact"] else None,
             actual_size=None if actual is None else int(actual),
             reason=reason,
-            checksum=status == Status.CHECKSUM,
+            checksum=bool(status == Status.CHECKSUM),
         )
 
     def _span_failed(self, span: np.void, error: CorruptChunkError) -> None:

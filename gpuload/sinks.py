@@ -7,6 +7,7 @@ the other from offset 0 on; any other takes them from several threads at once.
 from __future__ import annotations
 
 import os
+import select
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -75,11 +76,19 @@ class DescriptorSink:
         """See `Sink.write`."""
         view = memoryview(data)
         while view:
-            written = (
-                os.write(self._fd, view) if self.ordered else os.pwrite(self._fd, view, offset)
-            )
+            written = self._write(view, offset)
             view = view[written:]
             offset += written
+
+    def _write(self, view: memoryview, offset: int) -> int:
+        if not self.ordered:
+            return os.pwrite(self._fd, view, offset)
+        try:
+            return os.write(self._fd, view)
+        except BlockingIOError:
+            # Whoever made the pipe non-blocking still wants all of its bytes.
+            select.select([], [self._fd], [])
+            return 0
 
 
 class NullSink:

@@ -133,7 +133,7 @@ class LocalFile(Source):
     def peek(self, offset: int, size: int) -> bytes:
         """See `Source.peek`."""
         # One call covers nearly every header; only a short answer takes the general way.
-        data = os.pread(self._fd, size, offset)
+        data = os.pread(self._fd, max(0, min(size, self.size - offset)), offset)
         return data if len(data) == size or not data else super().peek(offset, size)
 
     def close(self) -> None:
@@ -156,7 +156,10 @@ class BytesSource(Source):
     """
 
     def __init__(self, data: Buffer, name: str = "<bytes>") -> None:
-        self._view = memoryview(data).cast("B")
+        view = memoryview(data)
+        if not view.c_contiguous:
+            raise TypeError("source is not contiguous: there are gaps in the array; copy it first")
+        self._view = view.cast("B") if view.nbytes else memoryview(b"")
         self.name = name
         self.size = len(self._view)
 
@@ -165,6 +168,10 @@ class BytesSource(Source):
         part = self._view[offset : offset + len(view)]
         view[: len(part)] = part
         return len(part)
+
+    def close(self) -> None:
+        """See `Source.close`; the object may be resized again."""
+        self._view.release()
 
 
 class SpooledFile(Source):
@@ -188,33 +195,30 @@ class SpooledFile(Source):
 
 
 class FsspecSource(Source):
-    """An object of a remote or virtual file system, by its URL.
+    """An object of a remote or virtual file system of fsspec.
 
     Parameters
     ----------
-    url : str
-        Any URL that fsspec knows, such as ``s3://bucket/key`` or ``memory://name``.
-
-    Raises
-    ------
-    MissingDependencyError
-        If fsspec is not installed.
+    files : fsspec.AbstractFileSystem
+        The file system.
+    path : str
+        The object in it.
+    size : int
+        Its bytes.
+    name : str
+        What to call it in messages.
     """
 
-    def __init__(self, url: str) -> None:
-        try:
-            import fsspec
-        except ImportError:
-            raise MissingDependencyError("fsspec", "remote", f"reading {url}") from None
-        self._fs: Any
-        self._fs, self._path = fsspec.core.url_to_fs(url)
-        self.name = url
-        self.size = int(self._fs.size(self._path))
+    def __init__(self, files: Any, path: str, size: int, name: str) -> None:
+        self._files = files
+        self._path = path
+        self.size = size
+        self.name = name
 
     def readinto(self, offset: int, view: memoryview) -> int:
         """See `Source.readinto`."""
         end = min(offset + len(view), self.size)
-        data = self._fs.cat_file(self._path, start=offset, end=end) if end > offset else b""
+        data = self._files.cat_file(self._path, start=offset, end=end) if end > offset else b""
         view[: len(data)] = data
         return len(data)
 
@@ -250,19 +254,42 @@ def open_source(source: str | os.PathLike[str] | Buffer) -> Source:
         As the file system says.
     MissingDependencyError
         For a URL without fsspec.
+    ImportError
+        For a URL that fsspec needs another package for; the message names it.
+    ValueError
+        For a URL of a protocol that fsspec does not know.
     TypeError
         For anything else.
     """
     if isinstance(source, str) and "://" in source:
-        return FsspecSource(source)
+        return _open_url(source)
     if isinstance(source, str | os.PathLike):
         return _open_path(os.fspath(source))
+    if not _has_buffer(source):
+        raise TypeError(f"source must be a path, a URL or bytes-like, not {type(source).__name__}")
+    return BytesSource(source)
+
+
+def _has_buffer(source: object) -> bool:
     try:
-        return BytesSource(source)
-    except TypeError:
-        raise TypeError(
-            f"source must be a path, a URL or bytes-like, not {type(source).__name__}"
-        ) from None
+        memoryview(source)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _open_url(url: str) -> Source:
+    try:
+        import fsspec
+    except ImportError:
+        raise MissingDependencyError("fsspec", "remote", f"reading {url}") from None
+    files, path = fsspec.core.url_to_fs(url)
+    size = files.size(path)
+    if size is not None:
+        return FsspecSource(files, path, int(size), url)
+    # A server that does not say how long a file is will hardly send a part of it.
+    with files.open(path, "rb") as stream:
+        return spool(stream, url)
 
 
 def _open_path(path: str) -> Source:

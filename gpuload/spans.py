@@ -78,6 +78,7 @@ class SpanChecker:
 
     def feed(self, row: int, data: Bytes) -> None:
         """Take some of the decoded bytes of the span that `row` belongs to."""
+        self.passed(row)
         if not self._spans or row < self._spans[-1]["first"]:
             return
         self._size += data.size

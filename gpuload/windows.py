@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Window", "plan"]
 
+#: Codecs of which one row can be decoded piece by piece, or at least one row after the other.
+STREAMABLE = (Codec.RAW, Codec.LZ4, Codec.ZSTD, Codec.GZIP)
 #: Bytes between payloads that are read along rather than split for.
 _GAP = 64 << 10
 
@@ -69,7 +71,8 @@ def plan(
     target : int or ndarray of int64
         Stored and decoded bytes of a window, about; an array has one for each row.
     raw_limit, stored_limit : int
-        Largest slot and largest payload of a row in a batch; rows with larger ones are streamed.
+        Largest slot and largest payload of a row in a batch; rows with larger ones are streamed,
+        if their codec can be (the chunks of the others are small by their formats).
     engines : ndarray of uint8, optional
         For each row, the place of its engine in `gpuload.options.ENGINES`.
 
@@ -103,7 +106,8 @@ def _streamed(
     chunks: ChunkTable, chain: npt.NDArray[np.int64], raw_limit: int, stored_limit: int
 ) -> npt.NDArray[np.bool_]:
     streamed: npt.NDArray[np.bool_] = np.isin(chain, chain[chunks["chained"]])
-    streamed |= (chunks["raw_size"] > raw_limit) | (chunks["stored_size"] > stored_limit)
+    large = (chunks["raw_size"] > raw_limit) | (chunks["stored_size"] > stored_limit)
+    streamed |= large & np.isin(chunks["codec"], STREAMABLE)
     streamed |= chunks["codec"] == Codec.GZIP
     return streamed
 

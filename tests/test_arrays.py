@@ -81,8 +81,6 @@ class TestNumpy:
         data = np.arange(100, dtype=np.int64)
         assert np.shares_memory(Array(data).__array__(np.longlong, copy=False), data)
 
-    # FAILS: NumPy gives the view the base of the part, which is taken for a copy. What a file of
-    # unknown size decodes to is such a part.
     def test_copy_false_of_a_part_with_an_equal_type_of_another_name(self):
         whole = np.arange(100, dtype=np.int64)
         view = Array(whole[10:20]).__array__(np.longlong, copy=False)

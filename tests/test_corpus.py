@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-import gpuload
 from gpuload.errors import (
     FormatError,
     FormatWarning,
@@ -24,6 +23,7 @@ from gpuload.errors import (
     UnsupportedCodecError,
 )
 from tests.conftest import corpus_entries, corpus_folder
+from tests.helpers import host
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -53,13 +53,13 @@ def sha256(data: Any) -> str:
 
 
 def load(entry: dict, options: dict, _: Path) -> str:
-    array = gpuload.load(path_of(entry), **options)
+    array = host.load(path_of(entry), **options)
     return sha256(np.asarray(array))
 
 
 def load_into(entry: dict, options: dict, _: Path) -> str:
     out = bytearray(entry["size"])
-    gpuload.load(path_of(entry), out=out, **options)
+    host.load(path_of(entry), out=out, **options)
     return sha256(out)
 
 
@@ -67,7 +67,7 @@ def write_to_file(entry: dict, options: dict, tmp_path: Path) -> str:
     target = tmp_path / "out"
     fd = os.open(target, os.O_WRONLY | os.O_CREAT)
     try:
-        with gpuload.open(path_of(entry), **options) as container:
+        with host.open(path_of(entry), **options) as container:
             report = container.write_to(fd, positional=True)
     finally:
         os.close(fd)
@@ -88,7 +88,7 @@ def write_to_pipe(entry: dict, options: dict, _: Path) -> str:
     reader = threading.Thread(target=drain)
     reader.start()
     try:
-        with gpuload.open(path_of(entry), **options) as container:
+        with host.open(path_of(entry), **options) as container:
             container.write_to(writable)
     finally:
         os.close(writable)
@@ -137,7 +137,7 @@ def test_decoded_into_memory_of_the_caller(entry, threads, tmp_path):
 @each(STREAMS)
 def test_verified(entry, threads):
     try:
-        with gpuload.open(path_of(entry), threads=threads) as container:
+        with host.open(path_of(entry), threads=threads) as container:
             report = container.verify()
     except GpuloadError:
         assert "error" in accepted(entry)
@@ -161,11 +161,11 @@ def test_only_deviating_files_warn(entry):
     strict = {"strict": True}
     if entry["file"] in WARNED:
         with pytest.warns(FormatWarning, match=entry["file"]):
-            gpuload.load(path_of(entry))
+            host.load(path_of(entry))
         with pytest.raises(FormatError, match=entry["file"]):
-            gpuload.load(path_of(entry), **strict)
+            host.load(path_of(entry), **strict)
     elif outcome(load, entry, {}, path_of(entry)) != "error":
-        gpuload.load(path_of(entry), **strict)
+        host.load(path_of(entry), **strict)
 
 
 @pytest.mark.parametrize("memory_limit", [1 << 19, 100_000, 1])
@@ -184,7 +184,7 @@ def test_in_little_memory(entry, way, memory_limit, tmp_path):
 @each([entry for entry in STREAMS if accepted(entry) == {"error"}])
 def test_messages_say_what_is_wrong(entry):
     with pytest.raises(GpuloadError) as caught:
-        gpuload.load(path_of(entry))
+        host.load(path_of(entry))
     message = str(caught.value).removeprefix(str(path_of(entry)))
     assert len(message) > len(": byte 0: ")
     assert not re.search(r"\wError\b", message), "no name of an exception from a library"
@@ -201,7 +201,7 @@ def test_with_its_dictionary(entry, way, tmp_path):
 @each([entry for entry in WITH_DICTIONARY if "no_id" not in entry["file"]])
 def test_without_its_dictionary(entry):
     with pytest.raises(UnsupportedCodecError, match="--dictionary"):
-        gpuload.load(path_of(entry))
+        host.load(path_of(entry))
 
 
 def test_the_corpus_is_whole():

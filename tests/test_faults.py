@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-import gpuload
 from gpuload.errors import GpuloadError
 from gpuload.sources import BytesSource
+from tests.helpers import host
 from tests.helpers.encoders import ENCODERS
 from tests.helpers.fresh import fresh_python
 from tests.helpers.loading import Waiting
@@ -65,7 +65,7 @@ class TestFiles:
         """The error says that the file ends too early."""
         path = fresh_path(tmp_path, files[name])
         size = path.stat().st_size
-        with gpuload.open(path, threads=3) as container:
+        with host.open(path, threads=3) as container:
             os.truncate(path, left % size)
             with pytest.raises(GpuloadError, match=r"ends (here|inside)") as caught:
                 container.load()
@@ -81,7 +81,7 @@ class TestFiles:
             os.truncate(path, 2_000)
             source.go_on.set()
 
-        with gpuload.open(source, threads=2) as container:
+        with host.open(source, threads=2) as container:
             source.armed = True
             try:
                 failures = container.verify(progress=progress).failures
@@ -92,24 +92,24 @@ class TestFiles:
     def test_removed_after_opening(self, tmp_path, files):
         """An open file lives on."""
         path = fresh_path(tmp_path, files["bgzf"])
-        with gpuload.open(path) as container:
+        with host.open(path) as container:
             path.unlink()
             assert bytes(container.load()) == CONTENT
 
     def test_grown_after_opening(self, tmp_path, files):
         """What was there when it was opened is the file."""
         path = fresh_path(tmp_path, files["gzip members"])
-        with gpuload.open(path) as container:
+        with host.open(path) as container:
             with path.open("ab") as file:
                 file.write(b"more")
             assert bytes(container.load()) == CONTENT
 
-    @pytest.mark.parametrize("call", [gpuload.open, gpuload.load])
+    @pytest.mark.parametrize("call", [host.open, host.load])
     def test_absent(self, call, tmp_path):
         with pytest.raises(FileNotFoundError, match="absent"):
             call(tmp_path / "absent.gz")
 
-    @pytest.mark.parametrize("call", [gpuload.open, gpuload.load])
+    @pytest.mark.parametrize("call", [host.open, host.load])
     def test_directory(self, call, tmp_path):
         with pytest.raises(IsADirectoryError, match=tmp_path.name):
             call(tmp_path)
@@ -117,18 +117,19 @@ class TestFiles:
     def test_path_through_a_file(self, tmp_path, files):
         path = fresh_path(tmp_path, files["bgzf"])
         with pytest.raises(NotADirectoryError):
-            gpuload.open(path / "inside")
+            host.open(path / "inside")
 
     def test_no_permission(self, tmp_path, files):
         path = fresh_path(tmp_path, files["bgzf"])
         path.chmod(0)
         tmp_path.chmod(0o755)
         script = """
-            import os, sys, gpuload, gpuload.loader, gpuload.sources
+            import os, sys, gpuload.loader
+            from tests.helpers import host
             if os.geteuid() == 0:
                 os.seteuid(65534)  # root may read anything
             try:
-                gpuload.open(sys.argv[1])
+                host.open(sys.argv[1])
             except PermissionError as error:
                 print(error.filename)
         """
@@ -162,7 +163,7 @@ class TestReading:
         """The error of the source comes out as it is."""
         error = OSError(errno.EIO, "the disk is broken")
         source = Failing(files[name], error)
-        with gpuload.open(source, threads=threads) as container:
+        with host.open(source, threads=threads) as container:
             ways = (container.load, container.verify, lambda: container.write_to(null))
             for way in ways:
                 source.left = left
@@ -175,12 +176,12 @@ class TestReading:
         source = Failing(files[name], OSError(errno.EIO, "the disk is broken"))
         source.left = 3
         with pytest.raises(OSError, match="the disk is broken"):
-            gpuload.open(source)
+            host.open(source)
 
     @every_format
     def test_works_again_afterwards(self, name, files):
         source = Failing(files[name], OSError(errno.EIO, "the disk is broken"))
-        with gpuload.open(source, threads=3) as container:
+        with host.open(source, threads=3) as container:
             source.left = 1_000
             with pytest.raises(OSError, match="broken"):
                 container.load()
@@ -198,7 +199,7 @@ class TestReading:
                 return super().readinto(offset, view[:50] if self.armed else view)
 
         source = Short(files[name])
-        with gpuload.open(source, threads=2) as container:
+        with host.open(source, threads=2) as container:
             source.armed = True
             try:
                 outcome = bytes(container.load())
@@ -215,7 +216,7 @@ class TestWriting:
         fd = os.open("/dev/full", os.O_WRONLY)
         try:
             with (
-                gpuload.open(files[name], threads=threads) as container,
+                host.open(files[name], threads=threads) as container,
                 pytest.raises(OSError, match="No space left") as caught,
             ):
                 container.write_to(fd)
@@ -228,10 +229,11 @@ class TestWriting:
     def test_file_that_may_not_grow(self, name, positional, files, tmp_path):
         """RLIMIT_FSIZE; the writes that it cuts short are no success."""
         script = """
-            import os, resource, sys, threading, gpuload
+            import os, resource, sys, threading
+            from tests.helpers import host
             resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))
             fd = os.open(sys.argv[2], os.O_WRONLY | os.O_CREAT)
-            with gpuload.open(sys.argv[1], threads=3) as container:
+            with host.open(sys.argv[1], threads=3) as container:
                 try:
                     container.write_to(fd, positional=sys.argv[3] == "True")
                 except OSError as error:
@@ -246,7 +248,7 @@ class TestWriting:
         readable, writable = os.pipe()
         os.close(readable)
         try:
-            with gpuload.open(files[name], threads=3) as container, pytest.raises(BrokenPipeError):
+            with host.open(files[name], threads=3) as container, pytest.raises(BrokenPipeError):
                 container.write_to(writable)
         finally:
             os.close(writable)
@@ -257,7 +259,7 @@ class TestWriting:
         fd = os.open(path, os.O_RDONLY)
         try:
             with (
-                gpuload.open(files["bgzf"]) as container,
+                host.open(files["bgzf"]) as container,
                 pytest.raises(OSError, match="Bad file descriptor"),
             ):
                 container.write_to(fd, positional=positional)
@@ -268,7 +270,7 @@ class TestWriting:
         readable, writable = os.pipe()
         try:
             with (
-                gpuload.open(files["bgzf"]) as container,
+                host.open(files["bgzf"]) as container,
                 pytest.raises(OSError, match="Illegal seek"),
             ):
                 container.write_to(writable, positional=True)
@@ -289,7 +291,7 @@ class TestGivingUp:
                 source.go_on.set()
                 raise error
 
-            with gpuload.open(source, threads=3) as container:
+            with host.open(source, threads=3) as container:
                 source.armed = True
                 arguments = (null,) if way == "write_to" else ()
                 with pytest.raises(error):
@@ -299,10 +301,11 @@ class TestGivingUp:
     def test_ctrl_c(self, name, files, tmp_path):
         """A signal while decoding ends the process in good order, with no thread left."""
         script = """
-            import os, signal, sys, threading, gpuload
+            import os, signal, sys, threading
+            from tests.helpers import host
             from tests.helpers.loading import Waiting
             source = Waiting(sys.argv[1])
-            with gpuload.open(source, threads=3) as container:
+            with host.open(source, threads=3) as container:
                 source.armed = True
                 threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
                 threading.Timer(0.6, source.go_on.set).start()
@@ -320,7 +323,7 @@ class TestGivingUp:
         """A reader that does not read (a pager, say) must not keep Ctrl-C from working."""
         script = """
             import sys, gpuload
-            with gpuload.open(sys.argv[1], threads=3) as container:
+            with gpuload.open(sys.argv[1], threads=3, device="cpu") as container:
                 def told(raw, stored):
                     print("waiting", file=sys.stderr, flush=True)
                 container.write_to(1, progress=told)
@@ -351,7 +354,7 @@ class TestThreads:
             start(thread)
 
         monkeypatch.setattr(threading.Thread, "start", refuse)
-        with gpuload.open(files[name], threads=3) as container:
+        with host.open(files[name], threads=3) as container:
             try:
                 outcome = bytes(container.load())
             except (RuntimeError, GpuloadError):
@@ -374,7 +377,7 @@ class TestLeaks:
         for number in range(200):
             path = [*paths, tmp_path / "none"][number % (len(paths) + 1)]
             with contextlib.suppress(GpuloadError, Warning):
-                gpuload.load(path, threads=2, max_output=None if number % 3 else 1_000)
+                host.load(path, threads=2, max_output=None if number % 3 else 1_000)
         assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
 
     def test_of_urls(self, files):
@@ -382,5 +385,5 @@ class TestLeaks:
         fsspec.filesystem("memory").pipe_file("/leaks.lz4", files["lz4 frames"])
         before = len(os.listdir("/proc/self/fd"))
         for _ in range(20):
-            gpuload.open("memory://leaks.lz4").close()
+            host.open("memory://leaks.lz4").close()
         assert len(os.listdir("/proc/self/fd")) == before

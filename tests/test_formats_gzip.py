@@ -14,8 +14,8 @@ import zlib
 
 import pytest
 
-import gpuload
 from gpuload.errors import ChecksumError, FormatError, FormatWarning, GpuloadError
+from tests.helpers import host
 from tests.helpers.handmade import (
     BGZF_EOF,
     FCOMMENT,
@@ -77,7 +77,7 @@ class TestLine20IsizeOfGzip:
     def test_of_a_member_above_4_gib(self):
         """The size modulo 2^32 is the right one, and the next member is found."""
         data = gzip_of_zeros(2**32 + 5 * MIB) + gzip_member(b"next")
-        with gpuload.open(data, max_output=2**33) as container:
+        with host.open(data, max_output=2**33) as container:
             report = container.verify()
         assert report.failures == []
         assert report.raw_size == 2**32 + 5 * MIB + 4
@@ -108,14 +108,14 @@ class TestLine21AfterTheLastGzipMember:
         """They are ignored with a warning that says where they are; to strict they are an error."""
         place = len(file + tail) - len(tail.lstrip(b"\0"))
         with pytest.warns(FormatWarning, match=f"byte {place}"):
-            assert bytes(gpuload.load(file + tail)) == decoded(file)
+            assert bytes(host.load(file + tail)) == decoded(file)
         with pytest.raises(FormatError, match=f"byte {place}"):
             decoded(file + tail, strict=True)
 
     def test_no_member_behind_zeros(self):
         """gunzip does not look for members behind padding; neither do we, but we warn."""
         with pytest.warns(FormatWarning):
-            assert bytes(gpuload.load(gzip_member(TEXT) + bytes(9) + gzip_member(b"x"))) == TEXT
+            assert bytes(host.load(gzip_member(TEXT) + bytes(9) + gzip_member(b"x"))) == TEXT
 
 
 class TestLine22GzipHeaders:
@@ -131,7 +131,7 @@ class TestLine22GzipHeaders:
         """Any of the four optional fields, in the order of RFC 1952, section 2.3."""
         data = gzip_member(TEXT, flags=flags, extra=self.EXTRA)
         assert gzip.decompress(data) == TEXT
-        with gpuload.open(data) as container:
+        with host.open(data) as container:
             assert container.details["name"] == ("name.bin" if flags & FNAME else None)
             assert container.details["comment"] == ("a comment" if flags & FCOMMENT else None)
             assert container.details["subfields"] == (["AB", "CD"] if flags & FEXTRA else [])
@@ -170,7 +170,7 @@ class TestLine23EndOfBgzf:
         """A file without the end block decodes with a warning; to strict it is an error."""
         data = bgzf_block(TEXT[:9_000])
         with pytest.warns(FormatWarning, match="end-of-file block"):
-            assert bytes(gpuload.load(data)) == TEXT[:9_000]
+            assert bytes(host.load(data)) == TEXT[:9_000]
         with pytest.raises(FormatError, match="end-of-file block"):
             decoded(data, strict=True)
 
@@ -196,7 +196,7 @@ class TestLine24BgzfSubfield:
         before, after = around
         block = bgzf_block(TEXT[:50_000], before=before, after=after)
         data = block + bgzf_block(NOISE[:50_000]) + block + BGZF_EOF
-        with gpuload.open(data) as container:
+        with host.open(data) as container:
             assert container.format == "bgzf"
             assert container.chunks.size == 4
             assert bytes(container.load()) == TEXT[:50_000] + NOISE[:50_000] + TEXT[:50_000]
@@ -205,7 +205,7 @@ class TestLine24BgzfSubfield:
     def test_of_another_length(self, content):
         """A BC subfield that is not two bytes long means nothing: the file is plain gzip."""
         data = gzip_member(TEXT, flags=FEXTRA, extra=subfield(b"BC", content))
-        with gpuload.open(data * 2) as container:
+        with host.open(data * 2) as container:
             assert container.format == "gzip"
             assert bytes(container.load()) == TEXT * 2
 

@@ -14,8 +14,8 @@ import lz4.frame
 import pytest
 import xxhash
 
-import gpuload
 from gpuload.errors import ChecksumError, DecompressError, FormatError, UnsupportedCodecError
+from tests.helpers import host
 from tests.helpers.handmade import (
     BLOCK_SUM,
     CONTENT_SUM,
@@ -101,7 +101,7 @@ class TestLine02LinkedBlocks:
     def test_is_told(self):
         """Blocks that cannot be batched are chained, and everyone is told why."""
         frame = lz4.frame.compress(TEXT, block_linked=True, block_size=4)
-        with gpuload.open(frame) as container:
+        with host.open(frame) as container:
             assert not container.batchable
             assert container.chunks["chained"][1:].all()
             assert "linked" in container.serial
@@ -170,7 +170,7 @@ class TestLine05ContentSizeOfLz4:
     def test_absent_and_blocks_partly_filled(self, flags):
         """Without a content size only decoding tells how much there is."""
         data = lz4_frame(*self.BLOCKS, flags=flags, limits=0x70)
-        with gpuload.open(data) as container:
+        with host.open(data) as container:
             assert container.raw_size is None
             assert bytes(container.load()) == self.CONTENT
 
@@ -212,7 +212,7 @@ class TestLine06ChecksumsOfLz4:
     def test_block_checksum_is_of_the_stored_bytes(self, flags):
         """The block's checksum covers the payload, the content checksum what it decodes to."""
         assert lz4.frame.decompress(self.frame(flags)) == self.CONTENT
-        with gpuload.open(self.frame(flags)) as container:
+        with host.open(self.frame(flags)) as container:
             assert container.verify().verified == {"xxh32_stored": 1, "xxh32": 1}
             assert bytes(container.load()) == self.CONTENT
 
@@ -250,7 +250,7 @@ class TestLine07SkippableFrames:
     def test_the_next_frame_tells_the_format(self, frame, form):
         """LZ4 and Zstandard share the magic; what follows decides, however many are skipped."""
         data = skippable() + skippable(NOISE) + skippable(self.ZSTD + self.LZ4) + frame
-        with gpuload.open(data) as container:
+        with host.open(data) as container:
             assert container.format == form
             assert bytes(container.load()) == b"hello"
 

@@ -9,8 +9,8 @@ import struct
 
 import pytest
 
-import gpuload
 from gpuload.errors import ChecksumError, FormatError, GpuloadError, UnsupportedCodecError
+from tests.helpers import host
 from tests.helpers.handmade import (
     SNAPPY_IDENTIFIER,
     crc32c,
@@ -101,7 +101,7 @@ class TestLine28ChecksumsOfSnappy:
         ]
         data = SNAPPY_IDENTIFIER + b"".join(chunks)
         assert decoded(data) == b"123456789" * 2
-        with gpuload.open(data) as container:
+        with host.open(data) as container:
             assert container.verify().verified == {"crc32c_masked": 2}
 
     @pytest.mark.parametrize("elements", [None, b"\x20123456789"], ids=["stored", "compressed"])

@@ -15,7 +15,6 @@ import pytest
 import xxhash
 import zstandard
 
-import gpuload
 from gpuload.errors import (
     ChecksumError,
     DecompressError,
@@ -25,6 +24,7 @@ from gpuload.errors import (
     MemoryLimitError,
     UnsupportedCodecError,
 )
+from tests.helpers import host
 from tests.helpers.handmade import skippable, zstd_frame, zstd_header, zstd_seek_table
 from tests.helpers.loading import MIB, NOISE, TEXT, allocating_at_most, decoded, written
 
@@ -44,7 +44,7 @@ class TestLine10NoContentSize:
     def test_found_by_decoding(self, tmp_path):
         """The decoded size of a frame that does not state it is found, not guessed."""
         data = zstd(TEXT, size=False)
-        with gpuload.open(data) as container:
+        with host.open(data) as container:
             assert container.raw_size is None
             assert container.raw_bound >= len(TEXT)
         assert decoded(data) == written(data, tmp_path / "out") == TEXT
@@ -52,7 +52,7 @@ class TestLine10NoContentSize:
     def test_into_memory_of_the_right_size(self):
         """The caller may know it."""
         out = np.empty(len(TEXT), np.uint8)
-        gpuload.load(zstd(TEXT, size=False), out=out)
+        host.load(zstd(TEXT, size=False), out=out)
         assert out.tobytes() == TEXT
 
     def test_takes_no_more_memory_than_needed(self):
@@ -68,7 +68,7 @@ class TestLine11SeveralZstdFrames:
     def test_all_are_decoded(self, size):
         """Each frame is a chunk, also an empty one."""
         data = b"".join(zstd(part, size=size) for part in self.PARTS)
-        with gpuload.open(data, threads=3) as container:
+        with host.open(data, threads=3) as container:
             assert container.chunks.size == len(self.PARTS)
             assert container.batchable
             assert bytes(container.load()) == b"".join(self.PARTS)
@@ -140,7 +140,7 @@ class TestLine14Windows:
     def test_single_segment(self, tmp_path):
         """A single segment is its own window: bytes if it goes to memory, else the same refusal."""
         data = zstd_frame(*[(RUN, 131_072, b"x")] * 1_040, size=130 * MIB)
-        assert len(gpuload.load(data)) == 130 * MIB
+        assert len(host.load(data)) == 130 * MIB
         with pytest.raises(MemoryLimitError, match="window_limit"):
             written(data, tmp_path / "out")
         assert len(written(data, tmp_path / "out", window_limit=130 * MIB)) == 130 * MIB
@@ -192,7 +192,7 @@ class TestLine15DictionariesOfZstd:
         """The corpus' own dictionary, with and without an ID in the frame's header."""
         dictionary = (corpus / "zstd/dictionary.dict").read_bytes()
         named, unnamed = (
-            gpuload.load(corpus / f"zstd/dictionary_needed{suffix}.zst", dictionary=dictionary)
+            host.load(corpus / f"zstd/dictionary_needed{suffix}.zst", dictionary=dictionary)
             for suffix in ("", "_no_id")
         )
         assert bytes(named) == bytes(unnamed)
@@ -217,7 +217,7 @@ class TestLine16SeekTable:
     def test_is_the_index(self, size, checksum):
         """With a table every decoded size is known before decoding."""
         data = self.file(size=size, checksum=checksum, checksums=self.sums())
-        with gpuload.open(data) as container:
+        with host.open(data) as container:
             assert container.details["seek_table"]
             assert container.raw_size == sum(map(len, self.PARTS))
             assert bytes(container.load()) == b"".join(self.PARTS)
@@ -243,7 +243,7 @@ class TestLine16SeekTable:
             decoded(data, memory_limit=memory_limit)
         with pytest.raises(ChecksumError):
             written(data, tmp_path / "out", memory_limit=memory_limit)
-        report = gpuload.open(data, memory_limit=memory_limit).verify()
+        report = host.open(data, memory_limit=memory_limit).verify()
         assert [failure.chunk for failure in report.failures] == [0, 1, 2]
         assert report.verified == {}
 

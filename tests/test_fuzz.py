@@ -15,9 +15,9 @@ import warnings
 
 import pytest
 
-import gpuload
 from gpuload.errors import FormatWarning, GpuloadError
 from tests.conftest import corpus_entries, corpus_folder
+from tests.helpers import host
 from tests.helpers.encoders import ENCODERS
 from tests.helpers.fresh import fresh_python
 from tests.helpers.handmade import LZ4_LEGACY_MAGIC
@@ -66,7 +66,7 @@ def loaded(data: bytes, **options) -> bytes | GpuloadError:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            outcome: bytes | GpuloadError = bytes(gpuload.load(data, **options))
+            outcome: bytes | GpuloadError = bytes(host.load(data, **options))
         except GpuloadError as error:
             outcome = error
     assert {warning.category for warning in caught} <= {FormatWarning}
@@ -86,13 +86,16 @@ def explained(data: bytes, ours: bytes | GpuloadError) -> bool:
     if isinstance(ours, bytes):
         # liblz4's frame decoder does not know legacy frames; the lz4 tool does.
         return LZ4_LEGACY_MAGIC in data
+    reason = str(ours)
     return (
         # A file of no bytes is of no format; the libraries decode it to no bytes.
         not data
         # liblz4 takes a match with offset 0, which the block format forbids, and writes zeros.
-        or "offset 0" in str(ours)
-        # The library does not read seek tables, whose checksums have to be right as well.
-        or (data[-4:] == b"\xb1\xea\x92\x8f" and "xxHash-64" in str(ours))
+        or "offset 0" in reason
+        # The library does not read seek tables, whose sizes and checksums have to be right as well.
+        or data[-4:] == b"\xb1\xea\x92\x8f"
+        # gunzip does not look at the sizes that BGZF blocks state.
+        or "BGZF block" in reason
     )
 
 
@@ -116,19 +119,25 @@ def test_every_way_agrees(family, files, tmp_path):
         seed = f"ways/{family}/{case}"
         data = mutated(random.Random(seed), files[family])
         wanted = loaded(data)
-        assert kind(loaded(data, memory_limit=MIB, threads=2)) == kind(wanted), seed
-        assert kind(written(data, tmp_path / "out", positional=case % 2 == 0)) == kind(wanted), seed
+        found = [
+            loaded(data, memory_limit=MIB, threads=2),
+            written(data, tmp_path / "out", positional=case % 2 == 0),
+        ]
+        assert all(same(outcome, wanted) for outcome in found), (seed, wanted, found)
         assert verified(data) == isinstance(wanted, bytes), seed
 
 
-def kind(outcome: bytes | GpuloadError) -> bytes | bool:
-    return outcome if isinstance(outcome, bytes) else False
+def same(outcome: bytes | GpuloadError, wanted: bytes | GpuloadError) -> bool:
+    """Return whether two outcomes are the same bytes or both errors; a small limit may refuse."""
+    if isinstance(outcome, GpuloadError) and "memory_limit" in str(outcome):
+        return True
+    return outcome == wanted if isinstance(wanted, bytes) else isinstance(outcome, GpuloadError)
 
 
 def written(data: bytes, path, *, positional: bool) -> bytes | GpuloadError:
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        with gpuload.open(data, memory_limit=MIB, threads=3) as container:
+        with host.open(data, memory_limit=MIB, threads=3) as container:
             container.write_to(fd, positional=positional)
     except GpuloadError as error:
         return error
@@ -140,7 +149,7 @@ def written(data: bytes, path, *, positional: bool) -> bytes | GpuloadError:
 def verified(data: bytes) -> bool:
     """Return whether verifying finds nothing; a file it cannot go on with raises instead."""
     try:
-        with gpuload.open(data, threads=2) as container:
+        with host.open(data, threads=2) as container:
             return not container.verify().failures
     except GpuloadError:
         return False
@@ -151,6 +160,7 @@ BATCH = """
 import faulthandler, json, os, random, resource, sys, warnings
 faulthandler.dump_traceback_later(300, exit=True)
 import gpuload
+from tests.helpers import host
 from tests.helpers.mutations import mutated
 from tests.test_fuzz import corpus_files, encoded_files
 
@@ -164,7 +174,7 @@ for case in range(cases):
     data = mutated(random.Random(f"memory/{family}/{case}"), files)
     for limit in (1 << 40, None):
         try:
-            with gpuload.open(data, max_output=limit, threads=1 + case % 4) as container:
+            with host.open(data, max_output=limit, threads=1 + case % 4) as container:
                 (container.load, lambda: container.write_to(null), container.verify)[case % 3]()
                 decoded += 1
         except gpuload.errors.GpuloadError:

@@ -82,8 +82,9 @@ def snappy() -> bytes:
 
 #: Decodes to /dev/null and prints the decoded bytes and the peak of resident memory in bytes.
 SCRIPT = """
-import json, os, resource, sys, gpuload
-with gpuload.open(sys.argv[1], **json.loads(sys.argv[2])) as container:
+import json, os, resource, sys
+from tests.helpers import host
+with host.open(sys.argv[1], **json.loads(sys.argv[2])) as container:
     size = container.write_to(os.open(os.devnull, os.O_WRONLY)).raw_size
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 print(json.dumps([size, peak]))
@@ -164,8 +165,9 @@ def test_follows_memory_limit(limit, tmp_path):
 #: Loads with little address space and prints the error, or the size.
 STARVED = """
 import resource, sys, gpuload
+from tests.helpers import host
 import gpuload.loader, numpy, cramjam, zstandard, xxhash, isal.igzip_lib  # before memory is short
-container = gpuload.open(sys.argv[1], max_output=4 << 30, threads=1)
+container = host.open(sys.argv[1], max_output=4 << 30, threads=1)
 container.explain()
 with open("/proc/self/statm") as file:
     used = int(file.read().split()[0]) * resource.getpagesize()
@@ -193,9 +195,10 @@ def test_of_a_result_is_its_size(tmp_path):
     path = tmp_path / "file.gz"
     path.write_bytes(gzip_member(bytes(40 * MIB)))
     script = """if True:
-        import resource, sys, gpuload
+        import resource, sys
+        from tests.helpers import host
         before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        array = gpuload.load(sys.argv[1])
+        array = host.load(sys.argv[1])
         assert array.nbytes == 40 << 20
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     """

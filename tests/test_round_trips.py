@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import gpuload
 from gpuload import pipeline
+from tests.helpers import host
 from tests.helpers.encoders import ENCODERS
 from tests.helpers.loading import NOISE, TEXT, decoded, written
 
@@ -78,7 +79,7 @@ def test_comes_back(name, content, threads, window, tmp_path):
 def test_verify_agrees(name, content, threads):
     parts = content.parts()
     file = ENCODERS[name](parts)
-    with gpuload.open(file, threads=threads) as container:
+    with host.open(file, threads=threads) as container:
         report = container.verify()
         assert report.failures == []
         assert report.raw_size == sum(map(len, parts))
@@ -96,9 +97,9 @@ def test_out_has_to_fit(name, content, extra):
     out = np.full(max(0, len(raw) + extra), 0xAA, np.uint8)
     if out.size != len(raw):
         with pytest.raises(ValueError, match=rf"out holds {out.size} bytes, .* decodes to"):
-            gpuload.load(file, out=out)
+            host.load(file, out=out)
     else:
-        gpuload.load(file, out=out)
+        host.load(file, out=out)
         assert out.tobytes() == raw
 
 

@@ -48,7 +48,9 @@ def decoders(options: Options, *, vouched: bool) -> dict[int, Decoder]:
         Codec.LZ4: lz4.decoder(options.dictionary, strict=not vouched),
         Codec.SNAPPY: snappy.decode,
         Codec.DEFLATE: deflate.decode,
-        Codec.ZSTD: zstd.decoder(options.dictionary, options.window_limit),
+        Codec.ZSTD: zstd.decoder(
+            options.dictionary, options.window_limit, verify=bool(options.verify)
+        ),
     }
 
 

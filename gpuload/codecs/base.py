@@ -149,7 +149,8 @@ def gather(parts: Iterable[bytes | bytearray]) -> Iterator[Bytes]:
     waiting: list[bytes | bytearray] = []
     size = 0
     for part in parts:
-        waiting.append(part)
+        if part:
+            waiting.append(part)
         size += len(part)
         if size >= PIECE:
             yield _joined(waiting)

@@ -13,30 +13,50 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuload import checksums
 from gpuload.chunks import Checksum
-from gpuload.codecs.base import PIECE, Bytes, CorruptChunkError, Decoder, StreamDecoder
+from gpuload.codecs.base import (
+    PIECE,
+    Bytes,
+    CorruptChunkError,
+    Decoder,
+    StreamDecoder,
+    mismatch,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from gpuload.sources import Source
 
 __all__ = ["FrameDecoder", "decoder", "embedded_checksum"]
 
-_CHECKSUM_FLAG = 4
+#: Where the frame header's descriptor stands, and the bit in it that announces a checksum.
+_DESCRIPTOR, _CHECKSUM_FLAG, _CHECKSUM_SIZE = 4, 4, 4
+_HEADER_MAXIMUM, _BLOCK_HEADER, _RLE = 18, 3, 1
 _READ_SIZE = 256 << 10
 
 
-def decoder(dictionary: bytes | None, window_limit: int) -> Decoder:
-    """Return the decoder of whole frames, for use from any number of threads."""
+def decoder(dictionary: bytes | None, window_limit: int, *, verify: bool = True) -> Decoder:
+    """Return the decoder of whole frames, for use from any number of threads.
+
+    Parameters
+    ----------
+    dictionary : bytes, optional
+        For frames that were made with one.
+    window_limit : int
+        Largest window, in bytes.
+    verify : bool
+        Whether to compare the checksums that frames carry.
+    """
     local = threading.local()
 
     def decode(stored: Bytes, slot: Bytes) -> int:
-        _check_complete(stored)
+        _check_complete(lambda at, size: stored[at : at + size].tobytes(), stored.size)
         if not hasattr(local, "frame"):
             local.frame = _decompressor(dictionary, window_limit)
         with _translated():
-            reader = local.frame.stream_reader(stored)
+            reader = local.frame.stream_reader(stored if verify else _without_checksum(stored))
             size: int = reader.readinto(slot) if slot.size else 0
             # The frame's end (its checksum too) is looked at by the read behind the last byte.
             if reader.readinto(bytearray(1)):
@@ -48,26 +68,44 @@ def decoder(dictionary: bytes | None, window_limit: int) -> Decoder:
 
 def embedded_checksum(stored: Bytes) -> int | None:
     """Return the checksum that a frame carries, which the library compares while it decodes."""
-    if stored.size < 9 or not stored[4] & _CHECKSUM_FLAG:
+    if stored.size < 9 or not stored[_DESCRIPTOR] & _CHECKSUM_FLAG:
         return None
-    return int.from_bytes(stored[-4:].tobytes(), "little")
+    return int.from_bytes(stored[-_CHECKSUM_SIZE:].tobytes(), "little")
 
 
-def _check_complete(stored: Bytes) -> None:
-    """Refuse a payload whose blocks do not end where it ends (RFC 8878, section 3.1.1)."""
+def _without_checksum(stored: Bytes) -> Bytes:
+    """Return a frame that the library finds no checksum in (RFC 8878, section 3.1.1.1.1)."""
+    if embedded_checksum(stored) is None:
+        return stored
+    stripped = stored[:-_CHECKSUM_SIZE].copy()
+    stripped[_DESCRIPTOR] &= ~_CHECKSUM_FLAG & 0xFF
+    return stripped
+
+
+def _check_complete(peek: Callable[[int, int], bytes], stored_size: int) -> None:
+    """Refuse a payload whose blocks do not end where it ends (RFC 8878, section 3.1.1).
+
+    Parameters
+    ----------
+    peek : callable
+        ``peek(offset, size)`` returns bytes of the payload.
+    stored_size : int
+        Bytes of the payload.
+    """
     import zstandard
 
+    head = peek(0, min(_HEADER_MAXIMUM, stored_size))
     with _translated():
-        position = zstandard.frame_header_size(memoryview(stored))
+        position = zstandard.frame_header_size(head)
     last = False
-    while not last and position + 3 <= stored.size:
-        header = int.from_bytes(stored[position : position + 3].tobytes(), "little")
-        last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-        position += 3 + (1 if kind == 1 else size)
-    position += _CHECKSUM_FLAG if stored[4] & _CHECKSUM_FLAG else 0
-    if not last or position != stored.size:
+    while not last and position + _BLOCK_HEADER <= stored_size:
+        word = int.from_bytes(peek(position, _BLOCK_HEADER), "little")
+        last, kind, size = bool(word & 1), word >> 1 & 3, word >> 3
+        position += _BLOCK_HEADER + (1 if kind == _RLE else size)
+    position += _CHECKSUM_SIZE if head[_DESCRIPTOR] & _CHECKSUM_FLAG else 0
+    if not last or position != stored_size:
         raise CorruptChunkError(
-            f"the frame's blocks end at {position} bytes, its payload has {stored.size}"
+            f"the frame's blocks end at {position} bytes, its payload has {stored_size}"
         )
 
 
@@ -99,7 +137,19 @@ class FrameDecoder(StreamDecoder):
     def pieces(self) -> Iterator[Bytes]:
         """See `StreamDecoder.pieces`."""
         row = self.rows[0]
-        payload = _Payload(self.source, int(row["offset"]), int(row["stored_size"]))
+        start, size = int(row["offset"]), int(row["stored_size"])
+        _check_complete(lambda at, wanted: self.source.peek(start + at, wanted), size)
+        checksum = _FrameChecksum(self.source, row) if self.options.verify else None
+        payload = _Payload(self.source, start, size, verify=bool(self.options.verify))
+        for piece in self._decoded(payload):
+            if checksum:
+                checksum.update(piece)
+            yield piece
+        if checksum and row["checksum_kind"] != Checksum.NONE:
+            checksum.compare()
+            self.verified[int(row["checksum_kind"])] += 1
+
+    def _decoded(self, payload: _Payload) -> Iterator[Bytes]:
         frame = _decompressor(self.options.dictionary, self.options.window_limit)
         reader = frame.stream_reader(payload, read_size=_READ_SIZE)
         # Two buffers in turn: the caller may still read one while the other is filled.
@@ -111,17 +161,41 @@ class FrameDecoder(StreamDecoder):
                 size = reader.readinto(buffers[0])
             self.position = payload.position
             yield buffers[0][:size]
-        if row["checksum_kind"] != Checksum.NONE:
-            self.verified[int(row["checksum_kind"])] += 1
+
+
+class _FrameChecksum:
+    """The checksum of a row: the library compares the frame's own, here that of a seek table."""
+
+    def __init__(self, source: Source, row: np.void) -> None:
+        self._expected = int(row["checksum"])
+        start, end = int(row["offset"]), int(row["offset"] + row["stored_size"])
+        self._own = bool(source.peek(start + _DESCRIPTOR, 1)[0] & _CHECKSUM_FLAG)
+        self._found = int.from_bytes(source.peek(end - _CHECKSUM_SIZE, _CHECKSUM_SIZE), "little")
+        needed = not self._own and row["checksum_kind"] != Checksum.NONE
+        self._running = checksums.running(Checksum.XXH64_LOW) if needed else None
+
+    def update(self, piece: Bytes) -> None:
+        if self._running:
+            self._running.update(piece)
+
+    def compare(self) -> None:
+        found = self._running.intdigest() & 0xFFFFFFFF if self._running else self._found
+        if found != self._expected:
+            reason = mismatch(Checksum.XXH64_LOW, self._expected, found)
+            raise CorruptChunkError(reason, checksum=True)
 
 
 class _Payload(io.RawIOBase):
-    """The payload of a row as a file to read from."""
+    """The payload of a row as a file to read from, without its checksum if nobody wants it."""
 
-    def __init__(self, source: Source, offset: int, size: int) -> None:
+    def __init__(self, source: Source, offset: int, size: int, *, verify: bool) -> None:
         self._source = source
+        self._descriptor = offset + _DESCRIPTOR
         self.position = offset
         self._end = offset + size
+        self._strip = not verify and bool(source.peek(self._descriptor, 1)[0] & _CHECKSUM_FLAG)
+        if self._strip:
+            self._end -= _CHECKSUM_SIZE
 
     def readable(self) -> bool:
         return True
@@ -129,5 +203,7 @@ class _Payload(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         view = memoryview(buffer)[: self._end - self.position]
         self._source.read_exact(self.position, view)
+        if self._strip and 0 <= (at := self._descriptor - self.position) < len(view):
+            view[at] &= ~_CHECKSUM_FLAG & 0xFF
         self.position += len(view)
         return len(view)

@@ -105,7 +105,7 @@ class Outcome:
     Attributes
     ----------
     actual : ndarray of int64, shape (n,)
-        Decoded bytes of each row; 0 where it did not decode.
+        Decoded bytes of each row that is OK; of others what the engine says, or 0.
     status : ndarray of uint8, shape (n,)
         A `Status` for each row. The slot of a row that is not OK holds nothing of use.
     reasons : dict of int to str

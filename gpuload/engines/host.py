@@ -100,16 +100,13 @@ class HostEngine(Engine[HostBatch]):
     def check(batch: HostBatch, outcome: Outcome) -> None:
         """Check the checksums of rows that another engine decoded, as far as they are OK."""
         sizes, good = outcome.actual.tolist(), (outcome.status == Status.OK).tolist()
-        for number, (start, end, slot, _, codec, _, kind, checksum) in enumerate(_columns(batch)):
+        for number, (start, end, slot, _, _, _, kind, checksum) in enumerate(_columns(batch)):
             if not good[number] or kind == Checksum.NONE:
                 continue
-            stored = batch.stored[start:end]
             decoded = batch.out[slot : slot + sizes[number]]
             try:
-                if kind == Checksum.XXH32_STORED:
-                    check(kind, stored, checksum)
-                else:
-                    _check_decoded(kind, codec, stored, decoded, checksum)
+                covered = batch.stored[start:end] if kind == Checksum.XXH32_STORED else decoded
+                check(kind, covered, checksum)
             except CorruptChunkError as error:
                 outcome.fail(number, Status.CHECKSUM, error.reason)
 

@@ -12,6 +12,8 @@ import lz4.frame
 import pytest
 import zstandard
 
+from tests.helpers.handmade import BGZF_EOF, bgzf_block
+
 
 def test_output_stands_beside_the_input(run, lz4_file) -> None:
     result = run("decompress", lz4_file.path)
@@ -144,6 +146,86 @@ def test_damage_in_standard_input_names_it(run, tmp_path, text) -> None:
     result = run("decompress", "-", "-o", tmp_path / "out", stdin=gzip.compress(text)[:-3])
     assert result.exit_code == 1
     assert "gpuload: error: <stdin>: " in result.stderr
+
+
+class TestOnError:
+    """BGZF states the size of every block in its trailer (SAM specification, section 4.1)."""
+
+    PARTS = tuple(bytes([65 + number]) * 1000 * (number + 1) for number in range(4))
+
+    @pytest.fixture
+    def file(self, tmp_path) -> Path:
+        """Four blocks of 1000 to 4000 equal letters; the checksums of the second and third lie."""
+        blocks = [bytearray(bgzf_block(part)) for part in self.PARTS]
+        for block in blocks[1:3]:
+            block[-8] ^= 1
+        path = tmp_path / "letters.bgz"
+        path.write_bytes(b"".join(blocks) + BGZF_EOF)
+        return path
+
+    @property
+    def with_zeros(self) -> bytes:
+        return self.PARTS[0] + bytes(2000 + 3000) + self.PARTS[3]
+
+    @pytest.mark.parametrize("words", [[], ["--on-error", "raise"], ["--on-error", "retry-host"]])
+    def test_no_output(self, run, file, words: list[str]) -> None:
+        result = run("decompress", file, *words)
+        assert result.exit_code == 1
+        assert f"gpuload: error: {file}: chunk 1 at byte " in result.stderr
+        assert os.listdir(file.parent) == ["letters.bgz"]
+
+    def test_skip_lists_every_chunk_and_keeps_the_output(self, run, file) -> None:
+        result = run("decompress", file, "--on-error", "skip")
+        assert (result.exit_code, result.stdout) == (1, "")
+        first, second, last = result.stderr.splitlines()
+        assert first.startswith(f"gpuload: error: {file}: chunk 1 at byte ")
+        assert second.startswith(f"gpuload: error: {file}: chunk 2 at byte ")
+        assert last == (
+            f"gpuload: error: {file}: 2 of 5 chunks skipped; the output has zeros in their place"
+        )
+        assert file.with_suffix("").read_bytes() == self.with_zeros
+
+    def test_skip_to_standard_output(self, process, file) -> None:
+        result = process("decompress", "-c", file, "--on-error", "skip", "--json")
+        assert result.returncode == 1
+        assert result.stdout == self.with_zeros
+        assert json.loads(result.stderr.splitlines()[0])["ok"] is False
+
+    def test_skip_lists_more_chunks_than_an_error_does(self, run, file) -> None:
+        block = bytearray(bgzf_block(b"x"))
+        block[-8] ^= 1
+        file.write_bytes(block * 9 + BGZF_EOF)
+        result = run("decompress", file, "--on-error", "skip")
+        assert result.stderr.count(": chunk ") == 9
+        assert file.with_suffix("").read_bytes() == bytes(9)
+
+    def test_skip_in_json(self, run, file) -> None:
+        result = run("decompress", file, "--on-error", "skip", "--json")
+        assert result.exit_code == 1
+        record = json.loads(result.stdout)
+        assert record["ok"] is False
+        assert record["output"] == str(file.with_suffix(""))
+        assert record["raw_size"] == 10_000
+        assert [failure["chunk"] for failure in record["failures"]] == [1, 2]
+        assert [failure["expected_size"] for failure in record["failures"]] == [2000, 3000]
+
+    def test_skip_does_not_stop_the_next_file(self, run, file, gzip_file, text) -> None:
+        result = run("decompress", file, gzip_file, "--on-error", "skip")
+        assert result.exit_code == 1
+        assert file.with_suffix("").read_bytes() == self.with_zeros
+        assert gzip_file.with_suffix("").read_bytes() == text
+
+    def test_skip_of_a_good_file(self, run, lz4_file) -> None:
+        result = run("decompress", lz4_file.path, "--on-error", "skip")
+        assert (result.exit_code, result.output) == (0, "")
+        assert lz4_file.path.with_suffix("").read_bytes() == lz4_file.content
+
+    def test_skip_where_the_size_is_not_stated(self, run, lz4_file) -> None:
+        lz4_file.damage(2)
+        result = run("decompress", lz4_file.path, "--on-error", "skip")
+        assert result.exit_code == 1
+        assert f"{lz4_file.path}: chunk 2 at byte " in result.stderr
+        assert not lz4_file.path.with_suffix("").exists()
 
 
 class TestLimits:

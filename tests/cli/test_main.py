@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 
+import gpuload_cli
 import pytest
 
 import gpuload
@@ -37,6 +39,60 @@ def test_answers_without_heavy_imports(option: str) -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True
     )
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+#: Presses Ctrl-C when click is about to be imported.
+INTERRUPTED = """
+import os, signal, sys
+
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == "click":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Finder())
+sys.argv[1:] = ["--version"]
+"""
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        "import gpuload_cli; gpuload_cli.main()",
+        "import runpy; runpy.run_module('gpuload', run_name='__main__')",
+    ],
+)
+def test_ctrl_c_before_there_is_a_handler(start: str) -> None:
+    script = f"{INTERRUPTED}\n{start}"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGINT, b"", b"")
+
+
+def test_ctrl_c_that_the_parent_ignores() -> None:
+    script = (
+        "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+        f"{INTERRUPTED}\nimport gpuload_cli\ngpuload_cli.main()"
+    )
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, check=False)
+    assert (result.returncode, result.stderr) == (0, b"")
+
+
+def test_importing_changes_no_signals_and_imports_no_click() -> None:
+    script = (
+        "import signal, sys, gpuload_cli\n"
+        "assert signal.getsignal(signal.SIGINT) is signal.default_int_handler\n"
+        "assert 'click' not in sys.modules\n"
+        "from gpuload_cli import cli\n"
+        "import click\n"
+        "assert isinstance(cli, click.Group)\n"
+        "assert cli is gpuload_cli.cli"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_unknown_attribute() -> None:
+    with pytest.raises(AttributeError, match="has no attribute 'explode'"):
+        gpuload_cli.explode  # noqa: B018
 
 
 def test_help_lists_the_commands(run) -> None:

@@ -86,6 +86,20 @@ def test_strict(run, gzip_file) -> None:
     assert run("verify", "--strict", gzip_file).exit_code == 1
 
 
+def test_retry_host_changes_nothing_for_the_host(run, lz4_file) -> None:
+    assert run("verify", "--on-error", "retry-host", lz4_file.path).exit_code == 0
+    lz4_file.damage(1)
+    result = run("verify", "--on-error", "retry-host", lz4_file.path)
+    assert result.exit_code == 1
+    assert f"{lz4_file.path}: BAD, 1 of 5 chunks" in result.stdout
+
+
+def test_nothing_is_written_that_could_be_skipped(run, lz4_file) -> None:
+    result = run("verify", "--on-error", "skip", lz4_file.path)
+    assert result.exit_code == 2
+    assert "'skip' is not one of 'raise', 'retry-host'" in result.stderr
+
+
 def test_odd_name(run, tmp_path, gzip_file) -> None:
     path = gzip_file.rename(tmp_path / os.fsdecode(b"\xff\x1b[31m\n.gz"))
     result = run("verify", path)

@@ -39,8 +39,6 @@ def test_gather_does_not_wait_for_more_than_a_piece():
     assert next(gather(parts())).size == PIECE
 
 
-# FAILS: empty parts (those of empty gzip members) are kept until a piece is full, which it never
-# is: 8 bytes for every 20 bytes of such a file.
 def test_gather_forgets_empty_parts():
     tracemalloc.start()
     try:

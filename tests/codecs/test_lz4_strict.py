@@ -122,8 +122,6 @@ def test_lengths_of_many_bytes():
     assert check(block, decode(block, 1 << 20, zero_offset=True))
 
 
-# FAILS: about 80 bytes for each stored byte. A block of 4 MiB, the largest of an LZ4 frame, takes
-# more than the default memory_limit (256 MiB), once for each thread.
 def test_memory_of_a_block():
     rng = np.random.default_rng(1)
     raw = rng.integers(0, 256, (100_000, 10), np.uint8)

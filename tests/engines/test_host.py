@@ -131,7 +131,6 @@ def test_checksum_inside_a_zstd_frame():
     assert outcome.status.tolist() == [Status.OK, Status.CHECKSUM, Status.OK]
 
 
-# FAILS: the library compares the checksum inside a frame whatever `verify` says.
 def test_unverified_checksum_inside_a_zstd_frame():
     good = encode(Codec.ZSTD, sample("text", 3000), write_checksum=True)
     stored = good.stored[:-1] + bytes([good.stored[-1] ^ 1])
@@ -211,8 +210,6 @@ class TestCheckAfterAnotherEngine:
             payloads[row] = replace(payloads[row], checksum=payloads[row].checksum ^ 1)
         assert np.flatnonzero(self.check(payloads).status).tolist() == [0, 4]
 
-    # FAILS: it is taken for granted that the library has compared the frame's own checksum, but
-    # here no library has decoded the frame.
     def test_wrong_bytes_of_a_zstd_frame_with_a_checksum(self):
         payloads = self.payloads(ZSTD={"write_checksum": True})
         assert not self.check(payloads).status.any()

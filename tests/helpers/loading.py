@@ -9,8 +9,8 @@ import tracemalloc
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import gpuload
 from gpuload.sources import BytesSource, LocalFile, Source
+from tests.helpers import host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,14 +25,14 @@ NOISE = random.Random(7).randbytes(100_000)
 
 def decoded(data: bytes, **options: Any) -> bytes:
     """Decode into memory; a warning fails the test."""
-    return bytes(gpuload.load(data, **options))
+    return bytes(host.load(data, **options))
 
 
 def written(data: bytes, path: Path, *, positional: bool = False, **options: Any) -> bytes:
     """Decode to a descriptor, by default in order, as to a pipe."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
     try:
-        with gpuload.open(data, **options) as container:
+        with host.open(data, **options) as container:
             container.write_to(fd, positional=positional)
     finally:
         os.close(fd)

@@ -5,7 +5,17 @@ from __future__ import annotations
 import ctypes
 from typing import TYPE_CHECKING
 
-from tests.helpers.fakecuda.abi import HANDLE, I32, POINTER, SIZE, U32, U64, driver_call, put
+from tests.helpers.fakecuda.abi import (
+    HANDLE,
+    I32,
+    POINTER,
+    SIZE,
+    U32,
+    U64,
+    driver_call,
+    put,
+    put_optional,
+)
 from tests.helpers.fakecuda.attributes import device_attribute
 from tests.helpers.fakecuda.codes import Code, CudaError
 from tests.helpers.fakecuda.contexts import destroy
@@ -14,7 +24,9 @@ if TYPE_CHECKING:
     from tests.helpers.fakecuda.driver import FakeDriver
     from tests.helpers.fakecuda.streams import Context
 
-_TEXTS: dict[int, ctypes.c_char_p] = {}
+_PER_THREAD_STREAMS = 2
+_FOUND, _SYMBOL_NOT_FOUND, _VERSION_NOT_SUFFICIENT = range(3)
+_TEXTS: dict[str, ctypes.Array[ctypes.c_char]] = {}
 
 
 def _ordinal(cuda: FakeDriver, device: int) -> int:
@@ -29,6 +41,24 @@ def _context(cuda: FakeDriver, handle: int) -> Context:
         cuda.recorder.violation(f"{handle:#x} is no context; a real driver crashes")
         raise CudaError(Code.INVALID_CONTEXT)
     return found
+
+
+@driver_call(
+    "cuGetProcAddress",
+    *(POINTER, POINTER, I32, U64, POINTER),
+    since=12000,
+    init=False,
+    survives=True,
+)
+def get_proc_address(
+    cuda: FakeDriver, symbol: int, out: int, version: int, flags: int, status: int
+) -> None:
+    if flags & _PER_THREAD_STREAMS:
+        raise CudaError(cuda.recorder.not_modelled("cuGetProcAddress for per-thread streams"))
+    address = cuda.linker.resolve(ctypes.string_at(symbol).decode(), version)
+    put(U64, out, address or 0)
+    verdicts = {None: _SYMBOL_NOT_FOUND, 0: _VERSION_NOT_SUFFICIENT}
+    put_optional(I32, status, verdicts.get(address, _FOUND))
 
 
 @driver_call("cuInit", U32, since=2000, init=False, survives=True)
@@ -47,23 +77,25 @@ def driver_get_version(cuda: FakeDriver, out: int) -> None:
 
 @driver_call("cuGetErrorName", I32, POINTER, since=6000, init=False, survives=True)
 def get_error_name(cuda: FakeDriver, error: int, out: int) -> None:
-    _put_text(error, out, lambda code: f"CUDA_ERROR_{code.name}" if code else "CUDA_SUCCESS")
+    prefix = "CUDA_ERROR_" if error else "CUDA_"
+    _put_text(out, prefix + _code(error, out).name)
 
 
 @driver_call("cuGetErrorString", I32, POINTER, since=6000, init=False, survives=True)
 def get_error_string(cuda: FakeDriver, error: int, out: int) -> None:
-    _put_text(-error, out, lambda code: code.name.lower().replace("_", " "))
+    _put_text(out, _code(error, out).name.lower().replace("_", " "))
 
 
-def _put_text(key: int, out: int, text: object) -> None:
-    if key not in _TEXTS:
-        try:
-            code = Code(abs(key))
-        except ValueError:
-            put(U64, out, 0)
-            raise CudaError(Code.INVALID_VALUE, f"error code {key}") from None
-        _TEXTS[key] = ctypes.c_char_p(text(code).encode())  # type: ignore[operator]
-    put(U64, out, ctypes.cast(_TEXTS[key], ctypes.c_void_p).value or 0)
+def _code(error: int, out: int) -> Code:
+    if error not in tuple(Code):
+        put(U64, out, 0)
+        raise CudaError(Code.INVALID_VALUE, f"error code {error}")
+    return Code(error)
+
+
+def _put_text(out: int, text: str) -> None:
+    kept = _TEXTS.setdefault(text, ctypes.create_string_buffer(text.encode()))
+    put(U64, out, ctypes.addressof(kept))
 
 
 @driver_call("cuDeviceGetCount", POINTER, since=2000, survives=True)

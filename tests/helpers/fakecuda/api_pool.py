@@ -26,6 +26,7 @@ from tests.helpers.fakecuda.codes import (
     LocationType,
     PoolAttribute,
 )
+from tests.helpers.fakecuda.memory import device
 from tests.helpers.fakecuda.pools import Pool
 
 if TYPE_CHECKING:
@@ -74,9 +75,16 @@ def mem_pool_destroy(cuda: FakeDriver, handle: int) -> None:
 @driver_call("cuDeviceGetDefaultMemPool", POINTER, I32, since=11020, survives=True)
 @driver_call("cuDeviceGetMemPool", POINTER, I32, since=11020, survives=True)
 def device_get_mem_pool(cuda: FakeDriver, out: int, ordinal: int) -> None:
-    if not 0 <= ordinal < cuda.settings.device_count:
-        raise CudaError(Code.INVALID_DEVICE, f"device {ordinal}")
-    put(HANDLE, out, cuda.pools.default(ordinal).handle)
+    put(HANDLE, out, cuda.pools.default(place_of(cuda, LocationType.DEVICE, ordinal)).handle)
+
+
+@driver_call("cuMemGetDefaultMemPool", POINTER, POINTER, I32, since=13000, survives=True)
+@driver_call("cuMemGetMemPool", POINTER, POINTER, I32, since=13000, survives=True)
+def mem_get_mem_pool(cuda: FakeDriver, out: int, location: int, kind: int) -> None:
+    if kind != _PINNED:
+        raise CudaError(cuda.recorder.not_modelled("cuMemGetMemPool of managed memory"))
+    place = place_of(cuda, get(I32, location), get(I32, location, 1))
+    put(HANDLE, out, cuda.pools.default(place).handle)
 
 
 @driver_call("cuMemPoolGetAttribute", HANDLE, I32, POINTER, since=11020, survives=True)
@@ -139,7 +147,7 @@ def mem_pool_get_access(cuda: FakeDriver, out: int, handle: int, location: int) 
 @driver_call("cuMemAllocAsync", POINTER, SIZE, HANDLE, since=11020)
 def mem_alloc_async(cuda: FakeDriver, out: int, size: int, stream: int) -> None:
     chosen = cuda.scheduler.stream(stream, cuda.current)
-    _allocate(cuda, out, size, cuda.pools.default(chosen.context.ordinal), chosen)
+    _allocate(cuda, out, size, cuda.pools.default(device(chosen.context.ordinal)), chosen)
 
 
 @driver_call("cuMemAllocFromPoolAsync", POINTER, SIZE, HANDLE, HANDLE, since=11020)

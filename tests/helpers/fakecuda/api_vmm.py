@@ -101,6 +101,7 @@ def mem_create(cuda: FakeDriver, out: int, size: int, prop: int, flags: int) -> 
     capable = bool(usage & MEM_USAGE_HW_DECOMPRESS)
     made = cuda.memory.create("created", size, place, capable=capable, usage=usage)
     made.handle_types = handle_types
+    made.asked = (get(I32, prop, 2), get(I32, prop, 3))
     made.handles = 1
     handle = cuda.new_handle()
     cuda.memory.handles[handle] = made
@@ -131,7 +132,7 @@ def mem_retain_allocation_handle(cuda: FakeDriver, out: int, address: int) -> No
 @driver_call("cuMemGetAllocationPropertiesFromHandle", POINTER, HANDLE, since=10020, survives=True)
 def mem_get_properties(cuda: FakeDriver, prop: int, handle: int) -> None:
     allocation = _created(cuda, handle)
-    for index, value in enumerate((_PINNED, allocation.handle_types, *allocation.location)):
+    for index, value in enumerate((_PINNED, allocation.handle_types, *allocation.asked)):
         put(I32, prop, value, index)
     put(U64, prop, 0, 2)
     put(U64, prop, 0, 3)

@@ -83,4 +83,9 @@ def _cache() -> Path:
     if given:
         return Path(given)
     base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "gpuload-fakecuda"
+    folder = (Path(base) if base else Path.home() / ".cache") / "gpuload-fakecuda"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"gpuload-fakecuda-{os.getuid()}"
+    return folder

@@ -31,7 +31,7 @@ class Range:
     address: int
     size: int
     write: bool
-    pageable: bool
+    pageable: bool = False
 
 
 def check_range(
@@ -48,7 +48,7 @@ def check_range(
     if not all(_reachable(m, stream, write=write) for m in found):
         what = "written" if write else "read"
         raise CudaError(Code.INVALID_VALUE, f"{found[0].allocation} may not be {what}")
-    return Range(address, size, write, pageable=False)
+    return Range(address, size, write)
 
 
 def _reachable(mapping: Mapping, stream: Stream, *, write: bool) -> bool:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 PARAMS = struct.Struct("<QQQQQi20s")
 _DONE, _CORRUPT, _OUT_OF_ROOM = range(3)
-_WINDOW = -15  # raw DEFLATE
+_RAW_DEFLATE = -15
+_PIECE = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -46,70 +47,68 @@ class Chunk:
 
 def decode(cuda: FakeDriver, stream: Stream, chunk: Chunk) -> None:
     """Decode a chunk where it lies and store its count."""
-    source = usable(cuda, stream, Range(chunk.source, chunk.source_size, False, False))
-    usable(cuda, stream, Range(chunk.target, 1, True, False))
-    count_at = usable(cuda, stream, Range(chunk.count_address, 4, True, False))
+    source = usable(cuda, stream, Range(chunk.source, chunk.source_size, write=False))
+    target = usable(cuda, stream, Range(chunk.target, 1, write=True))
+    count_at = usable(cuda, stream, Range(chunk.count_address, 4, write=True))
     room = cuda.memory.reach(chunk.target, device(stream.context.ordinal))
-    verdict, written = _decoder(cuda, chunk)(source, chunk.source_size, _host(cuda, chunk), room)
+    verdict, written = _run_decoder(
+        cuda, chunk.algorithm, (source, chunk.source_size), target, room
+    )
     if verdict == _CORRUPT:
-        verdict, written = _corrupt(cuda, chunk, written, room)
+        verdict, written = _corrupt(cuda, chunk, target, written, room)
     _note_overrun(cuda, chunk, written)
     if verdict == _OUT_OF_ROOM:
         raise DeviceFaultError(
-            Code.ILLEGAL_ADDRESS, f"output of {chunk.target:#x} left the mapping"
+            Code.ILLEGAL_ADDRESS, f"output at {chunk.target:#x} left its mapping"
         )
     ctypes.c_uint32.from_address(count_at).value = written & 0xFFFF_FFFF
 
 
-def _host(cuda: FakeDriver, chunk: Chunk) -> int:
-    return cuda.memory.host_address(chunk.target)
+def _run_decoder(
+    cuda: FakeDriver, algorithm: int, source: tuple[int, int], target: int, room: int
+) -> tuple[int, int]:
+    if algorithm == Codec.DEFLATE:
+        return _inflate(ctypes.string_at(*source), target, room)
+    lz4 = algorithm == Codec.LZ4
+    function = cuda.library.fakecuda_lz4 if lz4 else cuda.library.fakecuda_snappy
+    written = ctypes.c_size_t(0)
+    arguments = [ctypes.c_uint64(word) for word in (*source, target, room)]
+    return function(*arguments, ctypes.byref(written)), written.value
 
 
-def _decoder(cuda: FakeDriver, chunk: Chunk):  # type: ignore[no-untyped-def]
-    if chunk.algorithm == Codec.DEFLATE:
-        return _inflate
-    name = "fakecuda_lz4" if chunk.algorithm == Codec.LZ4 else "fakecuda_snappy"
-    function = getattr(cuda.library, name)
-    function.argtypes = (ctypes.c_void_p, ctypes.c_size_t) * 2 + (ctypes.c_void_p,)
-
-    def run(source: int, size: int, target: int, room: int) -> tuple[int, int]:
-        written = ctypes.c_size_t(0)
-        verdict = function(source, size, target, room, ctypes.byref(written))
-        return verdict, written.value
-
-    return run
-
-
-def _inflate(source: int, size: int, target: int, room: int) -> tuple[int, int]:
+def _inflate(data: bytes, target: int, room: int) -> tuple[int, int]:
     """Decode raw DEFLATE; bytes behind the last block count as corruption."""
-    decoder = zlib.decompressobj(_WINDOW)
-    data = ctypes.string_at(source, size)
+    decoder = zlib.decompressobj(_RAW_DEFLATE)
     written = 0
-    while not decoder.eof and (data or written == 0):
+    while not decoder.eof:
         try:
-            piece = decoder.decompress(data, min(room - written + 1, 1 << 20))
+            piece = decoder.decompress(data, min(room - written + 1, _PIECE))
         except zlib.error:
             return _CORRUPT, written
         data = decoder.unconsumed_tail
-        ctypes.memmove(target + written, piece, min(len(piece), room - written))
-        written += min(len(piece), room - written)
-        if len(piece) > room - written and written == room:
+        fits = min(len(piece), room - written)
+        ctypes.memmove(target + written, piece, fits)
+        written += fits
+        if fits < len(piece):
             return _OUT_OF_ROOM, written
-        if not piece and not data:
+        if not piece:
             break
     return (_DONE if decoder.eof and not decoder.unused_data else _CORRUPT), written
 
 
-def _corrupt(cuda: FakeDriver, chunk: Chunk, written: int, room: int) -> tuple[int, int]:
+def _corrupt(
+    cuda: FakeDriver, chunk: Chunk, target: int, written: int, room: int
+) -> tuple[int, int]:
     """Do with a corrupt chunk what the test has chosen."""
     if cuda.settings.corruption == "sticky":
         raise DeviceFaultError(Code.ILLEGAL_ADDRESS, f"corrupt chunk at {chunk.source:#x}")
-    if cuda.settings.corruption == "overrun":
-        end = max(written, chunk.target_size) + cuda.settings.overrun
-        filled = min(end, room)
-        ctypes.memset(_host(cuda, chunk) + written, 0xEE, filled - written)
-        return (_DONE if end <= room else _OUT_OF_ROOM), filled
-    return _DONE, min(written, max(chunk.target_size - 1, 0)) if chunk.target_size else written
+    if cuda.settings.corruption == "short":
+        known = chunk.target_size > 0
+        return _DONE, min(written, chunk.target_size - 1) if known else written
+    end = max(written, chunk.target_size) + cuda.settings.overrun
+    filled = min(end, room)
+    ctypes.memset(target + written, 0xEE, filled - written)
+    return (_DONE if end <= room else _OUT_OF_ROOM), filled
 
 
 def _note_overrun(cuda: FakeDriver, chunk: Chunk, written: int) -> None:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _CONTEXT_HANDLES = 0x7E57_0000_0000
 _OTHER_HANDLES = 0x5EED_0000_0000
+#: Calls that ask nothing of a device.
+_HARMLESS = ("cuGetProcAddress", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString")
 
 
 class FakeDriver:
@@ -80,6 +82,7 @@ class FakeDriver:
             for context in self.contexts.values():
                 context.fault = 0
                 context.destroyed = False
+            self.context_stack.clear()
             for noted in (self.pageable_copies, self.overruns, self.batches, self.refusals):
                 noted.clear()
 
@@ -100,16 +103,32 @@ class FakeDriver:
         return self.recorder.complaints() + self.forked.complaints()
 
     def leaks(self) -> list[str]:
-        """Return what the program made and did not destroy, once all queued work has run."""
+        """Return what the program made and did not destroy, once all queued work has run.
+
+        After a fault only what a driver still takes back counts: created memory, reservations
+        and pools.
+        """
         with self._lock:
             for stream in self.scheduler.all_streams():
                 self.scheduler.run_until(stream.tail)
-            reserved = self.memory.reservations.items()
-            found = [str(one) for one in self.memory.allocations.values()]
-            found += [f"reservation {at:#x}, {size} bytes" for at, size in reserved]
-            found += [f"stream {handle:#x}" for handle in self.scheduler.streams]
-            found += [f"event {handle:#x}" for handle in self.scheduler.events]
-            return found + [f"pool {p.handle:#x}" for p in self.pools.values() if not p.default]
+            return self._created() + ([] if self._faulted() else self._owned_by_contexts())
+
+    def _created(self) -> list[str]:
+        reserved = self.memory.reservations.items()
+        created = [a for a in self.memory.allocations.values() if a.kind == "created"]
+        pools = [p for p in self.pools.values() if not p.default and not p.destroyed]
+        found = [str(one) for one in created]
+        found += [f"reservation {at:#x}, {size} bytes" for at, size in reserved]
+        return found + [f"pool {pool.handle:#x}" for pool in pools]
+
+    def _owned_by_contexts(self) -> list[str]:
+        others = [a for a in self.memory.allocations.values() if a.kind != "created"]
+        found = [str(one) for one in others]
+        found += [f"stream {handle:#x}" for handle in self.scheduler.streams]
+        return found + [f"event {handle:#x}" for handle in self.scheduler.events]
+
+    def _faulted(self) -> bool:
+        return any(context.fault for context in self.contexts.values())
 
     @property
     def schedule(self) -> str:
@@ -170,13 +189,19 @@ class FakeDriver:
     def call(self, entry: DriverCall, args: tuple[int, ...]) -> int:
         """Answer one call from C; whatever goes wrong in here is kept for the test."""
         if os.getpid() != self._owner:
-            self.forked.note(entry.name)
-            return Code.NOT_INITIALIZED
+            return self._answer_child(entry, args)
         with self._lock:
             code = self._answer(entry, args)
             self.recorder.calls[entry.name] += 1
             self.recorder.log.append((entry.name, args, code))
             return code
+
+    def _answer_child(self, entry: DriverCall, args: tuple[int, ...]) -> int:
+        """Answer a forked child, without a lock that another thread may have held at the fork."""
+        if entry.name in _HARMLESS:
+            return self._answer(entry, args)
+        self.forked.note(entry.name)
+        return Code.NOT_INITIALIZED
 
     def _answer(self, entry: DriverCall, args: tuple[int, ...]) -> int:
         try:

@@ -9,22 +9,27 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tests.helpers.fakecuda import build
-from tests.helpers.fakecuda.abi import CALLS, DriverCall, find_call, put, put_optional
-from tests.helpers.fakecuda.codes import DECOMPRESS_SINCE, Code
+from tests.helpers.fakecuda.abi import CALLS, DriverCall, find_call
+from tests.helpers.fakecuda.codes import DECOMPRESS_SINCE, Code, CudaError
 from tests.helpers.fakecuda.driver import FakeDriver
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MODULES = ("device", "memory", "vmm", "pool", "copy", "stream", "decompress")
-_FIRST_FREE_SLOT = 16
-_FOUND, _SYMBOL_NOT_FOUND, _VERSION_NOT_SUFFICIENT = range(3)
-_STUB_SLOTS = ("cuInit", "cuDriverGetVersion", "cuGetErrorName", "cuGetErrorString")
-_DECOMPRESS_SLOT = 5
+#: What stub.cpp exports by name, in the order of its slots.
+_EXPORTED = (
+    "cuGetProcAddress",
+    "cuInit",
+    "cuDriverGetVersion",
+    "cuGetErrorName",
+    "cuGetErrorString",
+    "cuMemBatchDecompressAsync",
+)
 
 
 class Linker:
-    """Callbacks for calls, and the answers of cuGetProcAddress."""
+    """C functions for the calls, and the names that the driver knows."""
 
     def __init__(self, cuda: FakeDriver, library: ctypes.CDLL) -> None:
         self._cuda = cuda
@@ -33,74 +38,52 @@ class Linker:
         self._bind_slot.argtypes = (ctypes.c_size_t, ctypes.c_void_p)
         self._alive: list[Any] = []
         self._addresses: dict[tuple[str, int], int] = {}
-        self._next = _FIRST_FREE_SLOT
-        self._bind(
-            0,
-            self._get_proc_address,
-            ctypes.c_uint64,
-            ctypes.c_uint64,
-            ctypes.c_int,
-            ctypes.c_uint64,
-            ctypes.c_uint64,
-        )
-        for slot, name in enumerate(_STUB_SLOTS, start=1):
-            self._bind_call(slot, CALLS[name][-1])
-        self._bind_call(_DECOMPRESS_SLOT, CALLS["cuMemBatchDecompressAsync"][-1])
+        for name in _EXPORTED:
+            self._bind_call(CALLS[name][-1])
+        self._others = _names_of_bindings()
 
-    def address(self, name: str, version: int) -> int:
-        """Return the function's address for a name the driver knows."""
-        found = find_call(name, version)
-        key = (name, found.since if found else -1)
-        if key not in self._addresses:
-            if found:
-                self._addresses[key] = self._bind_call(self._slot(), found)
-            else:
-                self._addresses[key] = self._bind(self._slot(), self._not_modelled(name))
-        return self._addresses[key]
-
-    def _get_proc_address(
-        self, symbol: int, out: int, version: int, flags: int, status: int
-    ) -> int:
-        try:
-            return self._resolve(ctypes.string_at(symbol).decode(), out, version, status)
-        except BaseException as error:  # noqa: BLE001 - C code is the caller
-            return self._cuda.recorder.exception("cuGetProcAddress", error)
-
-    def _resolve(self, name: str, out: int, version: int, status: int) -> int:
+    def resolve(self, name: str, version: int) -> int | None:
+        """Return a function's address, 0 if the name was no call yet, None if it is none."""
         if version > self._cuda.settings.driver_version:
-            return Code.INVALID_VALUE
-        address, verdict = 0, _SYMBOL_NOT_FOUND
-        if self._exists(name):
-            since = min((call.since for call in CALLS.get(name, ())), default=0)
-            too_old = version < since
-            address = 0 if too_old else self.address(name, version)
-            verdict = _VERSION_NOT_SUFFICIENT if too_old else _FOUND
-        put(ctypes.c_uint64, out, address)
-        put_optional(ctypes.c_int, status, verdict)
-        return Code.SUCCESS
-
-    def _exists(self, name: str) -> bool:
+            raise CudaError(Code.INVALID_VALUE, f"version {version}")
+        if name not in CALLS and name not in self._others:
+            return None
         if name == "cuMemBatchDecompressAsync":
-            return self._cuda.settings.driver_version >= DECOMPRESS_SINCE
-        return name in CALLS or hasattr(importlib.import_module("cuda.bindings.driver"), name)
+            version = version if self._cuda.settings.driver_version >= DECOMPRESS_SINCE else 0
+        found = find_call(name, version)
+        if found is None and name in CALLS:
+            return 0
+        return self._addresses.get((name, found.since if found else 0)) or self._bind_new(
+            name, found
+        )
 
-    def _slot(self) -> int:
-        self._next += 1
-        return self._next - 1
+    def _bind_new(self, name: str, call: DriverCall | None) -> int:
+        if call is not None:
+            return self._bind_call(call)
+        return self._bind(name, 0, lambda: self._cuda.recorder.not_modelled(name))
 
-    def _bind_call(self, slot: int, call: DriverCall) -> int:
-        return self._bind(slot, lambda *args: self._cuda.call(call, args), *call.types)
+    def _bind_call(self, call: DriverCall) -> int:
+        return self._bind(
+            call.name, call.since, lambda *args: self._cuda.call(call, args), *call.types
+        )
 
-    def _bind(self, slot: int, function: Callable[..., int], *types: Any) -> int:
+    def _bind(self, name: str, since: int, function: Callable[..., int], *types: Any) -> int:
         callback = ctypes.CFUNCTYPE(ctypes.c_int, *types)(function)
-        self._alive.append(callback)
-        address = self._bind_slot(slot, ctypes.cast(callback, ctypes.c_void_p))
+        address = self._bind_slot(len(self._alive), ctypes.cast(callback, ctypes.c_void_p))
         if not address:
             raise RuntimeError("the double's row of entry points is full")
+        self._alive.append(callback)
+        self._addresses[(name, since)] = int(address)
         return int(address)
 
-    def _not_modelled(self, name: str) -> Callable[[], int]:
-        return lambda: self._cuda.recorder.not_modelled(name)
+
+def _names_of_bindings() -> frozenset[str]:
+    """Return every call that cuda.bindings knows, modelled here or not."""
+    try:
+        bindings = importlib.import_module("cuda.bindings.driver")
+    except ImportError:
+        return frozenset()
+    return frozenset(name for name in dir(bindings) if name.startswith("cu") and name[2].isupper())
 
 
 _loaded: FakeDriver | None = None

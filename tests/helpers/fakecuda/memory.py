@@ -33,6 +33,8 @@ class Allocation:
     kind : str
         "device" (cuMemAlloc), "host" (cuMemHostAlloc), "registered" (cuMemHostRegister),
         "created" (cuMemCreate) or "pool".
+    asked : tuple of int
+        The location as the program gave it; `location` knows only one host.
     handles : int
         References through cuMemCreate's handle; memory lives while there are any or mappings.
     """
@@ -46,6 +48,7 @@ class Allocation:
     reserved: int = 0
     usage: int = 0
     handle_types: int = 0
+    asked: tuple[int, int] = (0, 0)
     pool: int = 0
     context: int = 0
     flags: int = 0

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tests.helpers.fakecuda.accounting import charge
+from tests.helpers.fakecuda.accounting import charge, device_memory_used
 from tests.helpers.fakecuda.codes import Access, LocationType, PoolAttribute
-from tests.helpers.fakecuda.memory import device
 from tests.helpers.fakecuda.space import GRANULARITY, round_up
 
 if TYPE_CHECKING:
@@ -63,9 +62,13 @@ class Pool:
         self.peak_used = max(self.peak_used, self.used)
 
     def _grow(self, cuda: FakeDriver, missing: int) -> None:
+        grown = round_up(missing, _UNIT)
         if self.location[0] == LocationType.DEVICE:
-            charge(cuda, self.location[1], round_up(missing, GRANULARITY))
-        self.reserved += round_up(missing, _UNIT)
+            ordinal = self.location[1]
+            charge(cuda, ordinal, round_up(missing, GRANULARITY))
+            left = cuda.settings.total_memory - device_memory_used(cuda, ordinal)
+            grown = min(grown, left)
+        self.reserved += grown
 
     def trim(self, keep: int | None = None) -> None:
         """Give unused memory back, down to the release threshold or to `keep` bytes."""
@@ -81,10 +84,10 @@ class Pools(dict[int, Pool]):
         super().__init__()
         self._cuda = cuda
 
-    def default(self, ordinal: int) -> Pool:
-        """Return a device's default pool, whose handle never changes."""
-        handle = _DEFAULT_HANDLES + ordinal
-        return self.setdefault(handle, Pool(handle, device(ordinal), default=True))
+    def default(self, place: Place) -> Pool:
+        """Return the default pool of a place, whose handle never changes."""
+        handle = _DEFAULT_HANDLES + 0x100 * place[0] + place[1]
+        return self.setdefault(handle, Pool(handle, place, default=True))
 
     def give_back(self, mapping: Mapping) -> None:
         """Count an allocation of a pool as freed."""

@@ -69,11 +69,11 @@ class AddressSpace:
 
     def reserve(self, size: int, alignment: int = GRANULARITY) -> int:
         """Return an address of `size` unused bytes with a guard behind them."""
-        start = round_up(self._next, max(alignment, GRANULARITY))
-        if start + size + GRANULARITY > self._limit:
+        start = round_up(self.base + self._next, max(alignment, GRANULARITY))
+        self._next = start - self.base + round_up(size, GRANULARITY) + GRANULARITY
+        if self._next > self._limit:
             raise MemoryError("the double has handed out all its addresses")
-        self._next = start + round_up(size, GRANULARITY) + GRANULARITY
-        return self.base + start
+        return start
 
     def shadow(self, address: int) -> int:
         """Return where the double itself finds the bytes of a mapped device address."""

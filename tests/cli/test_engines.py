@@ -1,0 +1,181 @@
+"""Choosing an engine on the command line, on a machine where only the host engine runs."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from gpuload import driver
+from gpuload.errors import DriverError, EngineUnavailableError
+
+COMMANDS = ["decompress", "inspect", "verify"]
+NO_CUDA = "there is no CUDA here"
+
+every_command = pytest.mark.parametrize("name", COMMANDS)
+
+
+@pytest.fixture(autouse=True)
+def no_cuda(monkeypatch) -> None:
+    """Make every machine one without CUDA."""
+    monkeypatch.setattr(driver, "unavailable", lambda: NO_CUDA)
+    monkeypatch.setattr("gpuload.driver.devices.unavailable", lambda: NO_CUDA)
+
+
+class TestHardwareEngine:
+    @every_command
+    def test_one_line_says_why_not(self, run, lz4_file, name: str) -> None:
+        result = run(name, lz4_file.path, "--engine", "hardware")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr == (
+            f"gpuload: error: the hardware engine cannot be used here: {NO_CUDA}\n"
+        )
+        assert os.listdir(lz4_file.path.parent) == ["data.lz4"]
+
+    @every_command
+    def test_one_line_for_any_number_of_files(self, run, lz4_file, gzip_file, name: str) -> None:
+        options = ["-k"] if name == "decompress" else []
+        result = run(name, lz4_file.path, gzip_file, "--engine", "hardware", "--json", *options)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.stderr.count("\n") == 1
+
+    @every_command
+    def test_a_device_changes_nothing(self, run, lz4_file, name: str) -> None:
+        result = run(name, lz4_file.path, "--engine", "hardware", "--device", "3")
+        assert result.exit_code == 2
+        assert f"device 3 can't be used: {NO_CUDA}\n" in result.stderr
+        assert result.stderr.count("\n") == 1
+
+    @every_command
+    def test_not_for_untrusted_input(self, run, lz4_file, name: str) -> None:
+        result = run(name, lz4_file.path, "--engine", "hardware", "--untrusted")
+        assert result.exit_code == 2
+        assert "the input is not trusted" in result.stderr
+
+    def test_an_existing_output_stays(self, run, lz4_file, tmp_path) -> None:
+        (tmp_path / "data").write_bytes(b"old")
+        result = run("decompress", lz4_file.path, "--engine", "hardware", "--force")
+        assert result.exit_code == 2
+        assert (tmp_path / "data").read_bytes() == b"old"
+
+    def test_usage_errors_come_first(self, run, tmp_path) -> None:
+        result = run("decompress", tmp_path / "name.txt", "--engine", "hardware")
+        assert "cannot tell the output's name" in result.stderr
+
+
+class TestEngineThatRefusesAFile:
+    """A file that an engine cannot decode, on a machine that has the engine."""
+
+    @pytest.fixture(autouse=True)
+    def engine(self, monkeypatch) -> None:
+        def choose(chunks, options, device_id):
+            raise EngineUnavailableError("it takes no such chunks")
+
+        monkeypatch.setattr("gpuload.loader.choose", choose)
+        monkeypatch.setattr("gpuload_cli.engines.hardware_unavailable", lambda *_, **__: "")
+
+    @every_command
+    def test_is_named(self, run, lz4_file, name: str) -> None:
+        result = run(name, lz4_file.path, "--engine", "hardware")
+        assert result.exit_code == 2
+        assert result.stderr == f"gpuload: error: {lz4_file.path}: it takes no such chunks\n"
+        assert os.listdir(lz4_file.path.parent) == ["data.lz4"]
+
+    @every_command
+    def test_does_not_stop_the_others(self, run, lz4_file, gzip_file, name: str) -> None:
+        options = ["-k"] if name == "decompress" else []
+        result = run(name, lz4_file.path, gzip_file, "--engine", "hardware", "--json", *options)
+        assert result.exit_code == 2
+        records = [json.loads(line) for line in result.stdout.splitlines()]
+        assert [record["ok"] for record in records] == [False, False]
+        assert [record["file"] for record in records] == [str(lz4_file.path), str(gzip_file)]
+
+    def test_outweighs_bad_data(self, run, lz4_file, tmp_path) -> None:
+        (tmp_path / "bad.gz").write_bytes(b"?")
+        for files in ([lz4_file.path, tmp_path / "bad.gz"], [tmp_path / "bad.gz", lz4_file.path]):
+            assert run("verify", *files, "--engine", "hardware").exit_code == 2
+
+    def test_leaves_a_pipe_or_device_alone(self, run, lz4_file, tmp_path) -> None:
+        os.mkfifo(tmp_path / "pipe")  # opening it would wait for a reader
+        result = run("decompress", lz4_file.path, "-o", tmp_path / "pipe", "--engine", "hardware")
+        assert result.exit_code == 2
+
+
+class TestDevice:
+    @every_command
+    def test_one_line_says_why_not(self, run, lz4_file, gzip_file, name: str) -> None:
+        result = run(name, lz4_file.path, gzip_file, "--device", "0")
+        assert (result.exit_code, result.stdout) == (1, "")
+        assert result.stderr == f"gpuload: error: device 0 can't be used: {NO_CUDA}\n"
+
+    def test_that_fails_on_the_way(self, run, lz4_file, monkeypatch) -> None:
+        def fail(*_, **__):
+            raise DriverError("cuStreamSynchronize failed: CUDA_ERROR_LAUNCH_FAILED (719)")
+
+        monkeypatch.setattr("gpuload.loader.Container.write_to", fail)
+        result = run("decompress", lz4_file.path)
+        assert result.exit_code == 1
+        assert result.stderr == (
+            f"gpuload: error: {lz4_file.path}: cuStreamSynchronize failed: "
+            "CUDA_ERROR_LAUNCH_FAILED (719)\n"
+        )
+        assert os.listdir(lz4_file.path.parent) == ["data.lz4"]
+
+
+class TestHostEngine:
+    @every_command
+    @pytest.mark.parametrize("words", [["--engine", "host"], ["--engine", "auto"], ["--untrusted"]])
+    def test_runs(self, run, lz4_file, name: str, words: list[str]) -> None:
+        record = json.loads(run(name, lz4_file.path, "--json", *words).stdout)
+        assert record["ok"] is True
+        engine = record["engines"][0]["engine"] if name == "inspect" else record["engine"]
+        assert engine == "host"
+
+    def test_exact_bytes(self, run, lz4_file) -> None:
+        assert run("decompress", lz4_file.path, "--engine", "host").exit_code == 0
+        assert lz4_file.path.with_suffix("").read_bytes() == lz4_file.content
+
+
+class TestInspect:
+    @pytest.mark.parametrize(
+        ("words", "reason"),
+        [
+            ([], NO_CUDA),
+            (["--engine", "host"], "the host engine was asked for"),
+            (["--untrusted"], "it has no bounds of its own, and the input is not trusted"),
+        ],
+    )
+    def test_says_why_not_the_hardware(self, run, lz4_file, words: list[str], reason: str) -> None:
+        lines = run("inspect", lz4_file.path, *words).stdout.splitlines()
+        (found,) = [at for at, line in enumerate(lines) if line.split()[0] == "engine"]
+        assert lines[found].split()[1] == "host:"
+        assert lines[found + 1].strip() == f"not hardware: {reason}"
+        (record,) = json.loads(run("inspect", "--json", lz4_file.path, *words).stdout)["engines"]
+        assert record["engine"] == "host"
+        assert record["passed_over"] == {"hardware": reason}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--engine", "gpu"], "'gpu' is not one of 'auto', 'hardware', 'host'"),
+        (["--device", "cuda:0"], "'cuda:0' is not a valid integer"),
+        (["--device", "-1"], "-1 is not in the range"),
+    ],
+)
+@every_command
+def test_wrong_options(run, name: str, words: list[str], message: str) -> None:
+    result = run(name, "file.gz", *words)
+    assert result.exit_code == 2
+    assert message in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [("decompress", "'raise', 'retry-host', 'skip'"), ("verify", "'raise', 'retry-host'")],
+)
+def test_wrong_on_error(run, name: str, choices: str) -> None:
+    result = run(name, "file.gz", "--on-error", "ignore")
+    assert result.exit_code == 2
+    assert f"'ignore' is not one of {choices}" in result.stderr
