@@ -77,8 +77,8 @@ def _print_text(container: Container, *, with_chunks: bool) -> None:
     from .chunk_rows import table_lines
     from .facts import labelled
 
-    click.echo(printable(container.name))
     facts = list(labelled(container))
+    click.echo(printable(container.name))
     width = max(len(label) for label, _ in facts)
     for label, value in facts:
         click.echo(f"  {label:<{width}}  {printable(value)}")

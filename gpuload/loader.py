@@ -191,6 +191,11 @@ class Container:
         DriverError
             If a device fails, or is not there.
         """
+        array = self._load(name, out, device, stream)
+        self._warn(stacklevel=2)
+        return array
+
+    def _load(self, name: str | None, out: Any, device: Any, stream: Any) -> Array:
         asset = self._asset(name)
         device_id = self._destination(out, device)
         if device_id is not None:
@@ -202,10 +207,13 @@ class Container:
             array = Array(self._load_into(allocate(self.raw_bound, self.name)))
         else:
             array = Array(self._load_growing())
+        return array
+
+    def _warn(self, *, stacklevel: int) -> None:
+        """Warn of deviations from the format, and of chunks that were skipped."""
         failures = self.report.failures if self.report else []
         for message in [*self.warnings, *map(str, failures)]:
-            _warnings.warn(message, FormatWarning, stacklevel=2)
-        return array
+            _warnings.warn(message, FormatWarning, stacklevel=stacklevel + 1)
 
     def _destination(self, out: Any, device: Any) -> int | None:
         """Return the device to load to; None for host memory."""
@@ -395,11 +403,13 @@ def load(
         If the file deviates from its format and decodes all the same.
     """
     with open(source, engine=engine, verify=verify, **options) as container:
-        return container.load(name, out=out, device=device, stream=stream)
+        array = container._load(name, out, device, stream)
+        container._warn(stacklevel=2)
+        return array
 
 
 def _as_bytes(out: Any, dtype: np.dtype[Any]) -> npt.NDArray[np.uint8]:
-    array = np.asarray(out)
+    array = out if isinstance(out, np.ndarray) else np.asarray(_buffer_of(out))
     if array.dtype != dtype:
         raise ValueError(f"out has elements of type {array.dtype}, the asset has {dtype}")
     if not array.flags.c_contiguous:
@@ -407,6 +417,16 @@ def _as_bytes(out: Any, dtype: np.dtype[Any]) -> npt.NDArray[np.uint8]:
     if not array.flags.writeable:
         raise ValueError("out is read-only; give a writable array")
     return array.reshape(-1).view(np.uint8)
+
+
+def _buffer_of(out: Any) -> memoryview:
+    # NumPy would make an array of nearly anything, and what is decoded into a copy is lost.
+    try:
+        return memoryview(out)
+    except TypeError:
+        raise TypeError(
+            f"out must be an array or a writable buffer, not {type(out).__name__}"
+        ) from None
 
 
 def _check_size(size: int, wanted: int, name: str) -> None:

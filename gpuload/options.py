@@ -71,9 +71,9 @@ class Options:
 
     def __post_init__(self) -> None:
         for name in ("threads", "memory_limit", "max_output", "window_limit"):
-            value = getattr(self, name)
-            if value is not None and value < (0 if name == "max_output" else 1):
-                raise ValueError(f"{name} must be positive, not {value}")
+            _check_number(name, getattr(self, name), 0 if name == "max_output" else 1)
+        if self.dictionary is not None and not isinstance(self.dictionary, bytes):
+            raise TypeError(f"dictionary must be bytes, not {type(self.dictionary).__name__}")
         _check_choice("engine", self.engine, ("auto", *ENGINES))
         _check_choice("on_error", self.on_error, get_args(OnError))
         if self.verify not in (True, False, "auto"):
@@ -89,6 +89,15 @@ class Options:
         if self.max_output is not None:
             return self.max_output
         return max(MAX_OUTPUT_FLOOR, MAX_OUTPUT_RATIO * input_size)
+
+
+def _check_number(name: str, value: object, least: int) -> None:
+    if value is None and name in ("threads", "max_output"):
+        return
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not {value!r}")
+    if value < least:
+        raise ValueError(f"{name} must be positive, not {value}")
 
 
 def _check_choice(name: str, value: str, allowed: tuple[str, ...]) -> None:

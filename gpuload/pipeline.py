@@ -277,14 +277,14 @@ class Run:
             self._failed(failures)
 
     def _failures(self, window: Window, outcome: Outcome) -> list[ChunkFailure]:
-        return [
-            replace(
-                self._failure(window.first + row, reason, outcome.actual[row], outcome.status[row]),
-                driver_code=outcome.code or None,
-                blame=outcome.blame.get(row, ""),
-            )
-            for row, reason in sorted(outcome.reasons.items())
-        ]
+        failures = []
+        for row, reason in sorted(outcome.reasons.items()):
+            status = int(outcome.status[row])
+            actual = int(outcome.actual[row]) if status == Status.SIZE else None
+            failure = self._failure(window.first + row, reason, actual, status)
+            blame = outcome.blame.get(row, "")
+            failures.append(replace(failure, driver_code=outcome.code or None, blame=blame))
+        return failures
 
     def _count(self, kinds: npt.NDArray[np.uint8]) -> None:
         if self.options.verify:
@@ -359,9 +359,9 @@ class Run:
             offset=int(chunk["offset"]) if offset is None else offset,
             stored_size=int(chunk["stored_size"]),
             expected_size=int(chunk["raw_size"]) if chunk["exact"] else None,
-            actual_size=None if actual is None else int(actual),
+            actual_size=actual,
             reason=reason,
-            checksum=bool(status == Status.CHECKSUM),
+            checksum=status == Status.CHECKSUM,
         )
 
     def _span_failed(self, span: np.void, error: CorruptChunkError) -> None:

@@ -158,7 +158,10 @@ class BytesSource(Source):
     def __init__(self, data: Buffer, name: str = "<bytes>") -> None:
         view = memoryview(data)
         if not view.c_contiguous:
-            raise TypeError("source is not contiguous: there are gaps in the array; copy it first")
+            raise TypeError(
+                "source must be a path, a URL or bytes-like, not an array that is not contiguous; "
+                "copy it first"
+            )
         self._view = view.cast("B") if view.nbytes else memoryview(b"")
         self.name = name
         self.size = len(self._view)

@@ -89,4 +89,6 @@ class Index:
         """Note a deviation at a byte offset; a FormatError if the caller asked to be strict."""
         if self.strict:
             raise FormatError(message, source=self.source.name, offset=offset)
-        self.warnings.append(f"{self.source.name}: byte {offset}: {message}")
+        text = f"{self.source.name}: byte {offset}: {message}"
+        if text not in self.warnings:
+            self.warnings.append(text)

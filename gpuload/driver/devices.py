@@ -47,12 +47,13 @@ def unavailable() -> str:
 
 @functools.cache
 def _unavailable() -> str:
-    for module, package in _PACKAGES.items():
-        if not _installed(module):
-            return f"{package} is not installed: pip install '{package}'"
     loaded = library.load()
     if loaded is None:
         return f"there is no CUDA driver ({library.LIBRARY} was not found): install NVIDIA's"
+    # Looking for the packages imports the first parts of them, so it comes second.
+    for module, package in _PACKAGES.items():
+        if not _installed(module):
+            return f"{package} is not installed: pip install '{package}'"
     if not hasattr(loaded, "cuGetProcAddress_v2"):
         return f"the CUDA driver is older than {_OLDEST}: update it"
     return _without_devices(library.initialise())

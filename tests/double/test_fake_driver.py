@@ -126,7 +126,8 @@ def test_handles_that_outlive_python_do_not_crash():
         from cuda.core import Device
         Device(0).set_current()
         import builtins
-        builtins.kept = [Device(0).create_stream(), Device(0).allocate(64)]
+        stream = Device(0).create_stream()
+        builtins.kept = [stream, Device(0).allocate(64, stream=stream)]
     """
     done = run_alone(script)
     assert (done.returncode, done.stderr) == (0, "")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-__all__ = ["fresh_python"]
+__all__ = ["fresh_python", "peak_resident"]
 
 _ROOT = Path(__file__).resolve().parents[2]
 
@@ -34,3 +34,13 @@ def fresh_python(script: str, *arguments: object, timeout: float = 120, status: 
     )
     assert run.returncode == status, f"status {run.returncode}\n{run.stdout}\n{run.stderr}"
     return run.stdout.strip()
+
+
+def peak_resident() -> int:
+    """Return the most bytes that this process had resident at a time.
+
+    Not ``ru_maxrss``: that is inherited from the process that started this one.
+    """
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+    return int(line.split()[1]) << 10

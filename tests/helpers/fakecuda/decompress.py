@@ -56,7 +56,9 @@ def decode(cuda: FakeDriver, stream: Stream, chunk: Chunk) -> None:
     )
     if verdict == _CORRUPT:
         verdict, written = _corrupt(cuda, chunk, target, written, room)
-    _note_overrun(cuda, chunk, written)
+    if verdict == _OUT_OF_ROOM or written > chunk.target_size > 0:
+        text = f"{written} bytes at {chunk.target:#x}, slot {chunk.target_size}, room {room}"
+        cuda.overruns.append(text)
     if verdict == _OUT_OF_ROOM:
         raise DeviceFaultError(
             Code.ILLEGAL_ADDRESS, f"output at {chunk.target:#x} left its mapping"
@@ -109,11 +111,3 @@ def _corrupt(
     filled = min(end, room)
     ctypes.memset(target + written, 0xEE, filled - written)
     return (_DONE if end <= room else _OUT_OF_ROOM), filled
-
-
-def _note_overrun(cuda: FakeDriver, chunk: Chunk, written: int) -> None:
-    mapping = cuda.memory.find(chunk.target)
-    if mapping is not None and chunk.target + written > mapping.end:
-        cuda.overruns.append(f"{written} bytes at {chunk.target:#x} left {mapping.allocation}")
-    elif chunk.target_size and written > chunk.target_size:
-        cuda.overruns.append(f"{written} bytes at {chunk.target:#x}, slot {chunk.target_size}")

@@ -6,9 +6,9 @@
 // calling conventions of x86-64 and AArch64 Linux; words that the caller did not pass are never
 // looked at by the callback, whose type says how many there are.
 //
-// The trampolines exist for one reason: handles that C++ code keeps are released after the Python
-// interpreter is gone. From fakecuda_shutdown() on every call is answered as a driver answers that
-// is being unloaded, without entering Python.
+// The trampolines exist for one reason: handles that C++ code keeps are released while the Python
+// interpreter goes, or after it is gone. A driver is still there then and takes them back; from
+// fakecuda_shutdown() on every call succeeds without entering Python.
 
 #include <array>
 #include <atomic>
@@ -22,7 +22,7 @@ namespace {
 using Word = std::uint64_t;
 using Entry = int (*)(Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word, Word);
 
-constexpr int kDeinitialized = 4;
+constexpr int kSuccess = 0;
 constexpr int kNotFound = 500;
 constexpr std::size_t kSlots = 512;
 
@@ -32,7 +32,7 @@ std::array<std::atomic<Entry>, kSlots> targets{};
 template <std::size_t Slot>
 int trampoline(Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, Word j,
                Word k, Word l) {
-    if (closed.load()) return kDeinitialized;
+    if (closed.load()) return kSuccess;
     Entry target = targets[Slot].load();
     return target ? target(a, b, c, d, e, f, g, h, i, j, k, l) : kNotFound;
 }
