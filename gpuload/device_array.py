@@ -79,7 +79,7 @@ class DeviceArray(Array):
         self._stream = stream
         self._owner = owner
         with driver.calling("cuEventRecord", "the end of a load"):
-            self._complete: Event = stream.record()
+            self._complete: Event = driver.shield(stream.record())
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -409,7 +409,8 @@ def load(
 
 
 def _as_bytes(out: Any, dtype: np.dtype[Any]) -> npt.NDArray[np.uint8]:
-    array = out if isinstance(out, np.ndarray) else np.asarray(_buffer_of(out))
+    known = isinstance(out, np.ndarray | Array)
+    array = np.asarray(out if known else _buffer_of(out))
     if array.dtype != dtype:
         raise ValueError(f"out has elements of type {array.dtype}, the asset has {dtype}")
     if not array.flags.c_contiguous:

@@ -18,6 +18,7 @@ from gpuload.driver.devices import (
     on_device,
     unavailable,
 )
+from gpuload.driver.forks import shield
 from gpuload.driver.library import claim, error_name, forked
 from gpuload.driver.pointers import Pointer, is_hw_decompress_capable, pointer
 from gpuload.driver.pools import (
@@ -69,5 +70,6 @@ __all__ = [
     "pool_destroy",
     "pool_free",
     "pool_keep",
+    "shield",
     "unavailable",
 ]
