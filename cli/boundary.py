@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import warnings
 from typing import TYPE_CHECKING
 
 import click
@@ -62,7 +63,12 @@ def _show_usage_error(error: click.UsageError) -> None:
 
 
 def prepare_process() -> None:
-    """Make signals raise, so that cleanups run, and standard output unable to fail on a name."""
+    """Make signals raise, so that cleanups run, and standard output unable to fail on a name.
+
+    Python's warnings, which libraries address to programmers, are not shown unless asked for.
+    """
+    if not sys.warnoptions:
+        warnings.simplefilter("ignore")
     for name in _STOPPING:
         number = getattr(signal, name, None)
         # What the parent process chose to ignore (nohup, a job in the background) stays ignored.

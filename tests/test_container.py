@@ -21,6 +21,7 @@ import zstandard
 import gpuload
 from gpuload import loader
 from gpuload.errors import (
+    DecompressError,
     FormatError,
     FormatWarning,
     MemoryLimitError,
@@ -310,6 +311,50 @@ class TestVerify:
 def test_missing_dictionary_names_the_option(corpus):
     with pytest.raises(UnsupportedCodecError, match="--dictionary"):
         host.open(corpus / "zstd/dictionary_needed.zst")
+
+
+def damaged(name: str, chunk: int) -> bytes:
+    """Return a file of PARTS with a byte in the middle of one chunk's payload changed."""
+    file = bytearray(ENCODERS[name](PARTS))
+    row = host.open(bytes(file)).chunks[chunk]
+    file[int(row["offset"]) + int(row["stored_size"]) // 2] ^= 0xFF
+    return bytes(file)
+
+
+class TestOnError:
+    EXACT = ("bgzf", "snappy", "snappy chunks", "zstd frames")
+
+    @pytest.mark.parametrize("name", EXACT)
+    @pytest.mark.parametrize("threads", [1, 3])
+    def test_skip(self, name, threads):
+        """A chunk of known size that fails becomes zeros, a warning and a failure in the report."""
+        file, first = damaged(name, 2), 2 * 60_000
+        size = int(host.open(file).chunks["raw_size"][2])
+        with host.open(file, on_error="skip", threads=threads) as container:
+            with pytest.warns(FormatWarning, match="chunk 2"):
+                found = bytes(container.load())
+            assert [failure.chunk for failure in container.report.failures] == [2]
+        assert found == CONTENT[:first] + bytes(size) + CONTENT[first + size :]
+
+    @pytest.mark.parametrize("name", EXACT)
+    def test_skip_while_writing(self, name, tmp_path):
+        file, first = damaged(name, 2), 2 * 60_000
+        size = int(host.open(file).chunks["raw_size"][2])
+        for positional in (True, False):
+            found = written(file, tmp_path / "out", positional=positional, on_error="skip")
+            assert found == CONTENT[:first] + bytes(size) + CONTENT[first + size :]
+
+    @pytest.mark.parametrize("name", ["lz4 independent blocks", "zstd blocks", "gzip members"])
+    def test_skip_where_sizes_are_not_known(self, name):
+        """Nobody knows how many zeros to put there."""
+        with pytest.raises(DecompressError):
+            decoded(damaged(name, 0), on_error="skip")
+
+    @pytest.mark.parametrize("name", EXACT)
+    @pytest.mark.parametrize("on_error", ["raise", "retry-host"])
+    def test_others_raise(self, name, on_error):
+        with pytest.raises(DecompressError, match="chunk 2"):
+            decoded(damaged(name, 2), on_error=on_error)
 
 
 class TestLifetime:

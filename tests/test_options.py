@@ -84,6 +84,12 @@ def test_engines(value):
     assert Options(engine=value).engine == value
 
 
+@pytest.mark.parametrize("value", ["", "ignore", None, True])
+def test_unknown_on_error(value):
+    with pytest.raises(ValueError, match=r"on_error.*skip"):
+        Options(on_error=value)
+
+
 @pytest.mark.parametrize("name", ["threads", "memory_limit", "max_output", "window_limit"])
 @pytest.mark.parametrize("value", ["4", 2.5, b"1"])
 def test_numbers_are_integers(name, value):

@@ -77,6 +77,20 @@ def test_ctrl_c_that_the_parent_ignores() -> None:
     assert (result.returncode, result.stderr) == (0, b"")
 
 
+@pytest.mark.parametrize(("options", "shown"), [([], False), (["-W", "default"], True)])
+def test_warnings_of_libraries(options: list[str], shown: bool) -> None:
+    script = (
+        "import warnings, gpuload_cli\n"
+        "gpuload_cli.commands.cli.main = lambda **_: warnings.warn('for programmers')\n"
+        "gpuload_cli.main()"
+    )
+    words = [sys.executable, *options, "-c", f"import gpuload_cli.commands\n{script}"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    result = subprocess.run(words, capture_output=True, check=False, env=environment)
+    assert result.returncode == 0
+    assert (b"for programmers" in result.stderr) is shown
+
+
 def test_importing_changes_no_signals_and_imports_no_click() -> None:
     script = (
         "import signal, sys, gpuload_cli\n"

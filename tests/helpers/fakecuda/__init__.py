@@ -13,24 +13,27 @@ Outside pytest::
     from cuda.core import Device
     Device(0).set_current()
 
-What a test can do with it (all fields are in :class:`~tests.helpers.fakecuda.driver.Settings`)::
+What a test can do with it (all settings are in :class:`~tests.helpers.fakecuda.Settings`)::
 
     cuda.settings.algorithm_mask = 0               # a GPU without an engine: NOT_SUPPORTED
     cuda.settings.maximum_length = 64 << 10
     cuda.settings.total_memory = 32 << 20          # small enough to be OUT_OF_MEMORY
     cuda.settings.driver_version = 12060           # cuGetProcAddress no longer finds newer calls
+    cuda.settings.be_h200()                        # the GPU whose answers are recorded
     cuda.settings.corruption = "overrun"           # or "short" (default), "sticky"
     cuda.settings.overrun = 4096                   # how far "overrun" writes behind the slot
     cuda.fail_next("cuMemCreate", Code.OUT_OF_MEMORY, after=2)
+    cuda.queue_fault(stream)                       # work that ends the context when it runs
     cuda.schedule = "eager"                        # default "lazy": work runs when waited for
     cuda.leaks()             what was made and not destroyed
     cuda.complaints()        violations, calls that are not modelled, exceptions of the double
     cuda.recorder.calls["cuMemCreate"]             how often a call was made
     cuda.recorder.take_violations()                the test expected them
     cuda.batches             sizes of the accepted decompression batches
-    cuda.refusals            why a decompression operation was refused
+    cuda.refusals            why decompression calls were refused
     cuda.overruns            writes beyond a slot or an allocation by the engine
     cuda.pageable_copies     copies that were not asynchronous since host memory was not pinned
+    cuda.forked.names()      calls that a forked child made; all are refused
 
 The fixture fails the test on complaints and on leaks at its end.
 
@@ -38,12 +41,19 @@ An older driver's *library* also lacks ``cuMemBatchDecompressAsync`` as an expor
 cannot change within a process, so such a test runs a child process with
 ``GPULOAD_FAKE_CUDA_VERSION=12060`` set, where :func:`load` builds and loads such a library.
 
-How streams run, what memory is, and which answers of a real driver are copied, is said in the
-modules: streams.py, space.py and memory.py, decompress.py, and tests/double/test_fake_driver.py.
+Not modelled, answered with NOT_SUPPORTED and reported: modules, kernels, graphs, arrays, managed
+memory, peer access, and the CUDA runtime, which asks the driver for undocumented tables. In
+cuda.core that is ``Device.sync`` and ``Device.uuid``; wait for streams instead.
+
+Where the answers come from: tests/double/probe asks a driver by its C ABI, recorded.json beside
+it holds what a real one said, and tests/double/test_recorded_answers.py compares. How streams
+run, what memory is and how the engine goes wrong is said in scheduler.py, space.py and
+decompress.py.
 """
 
 from tests.helpers.fakecuda.codes import Access, Code, Codec
-from tests.helpers.fakecuda.driver import FakeDriver, Settings
+from tests.helpers.fakecuda.driver import FakeDriver
 from tests.helpers.fakecuda.loading import load
+from tests.helpers.fakecuda.settings import Settings
 
 __all__ = ["Access", "Code", "Codec", "FakeDriver", "Settings", "load"]

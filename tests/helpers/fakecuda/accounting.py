@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tests.helpers.fakecuda.allocations import device
 from tests.helpers.fakecuda.codes import Code, CudaError
-from tests.helpers.fakecuda.memory import device
 from tests.helpers.fakecuda.space import GRANULARITY, round_up
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import itertools
 from typing import TYPE_CHECKING
 
 from tests.helpers.fakecuda.abi import HANDLE, POINTER, SIZE, U32, driver_call, put_optional
+from tests.helpers.fakecuda.allocations import device
 from tests.helpers.fakecuda.codes import DECOMPRESS_SINCE, SIZE_MAX, Code, Codec, CudaError
 from tests.helpers.fakecuda.copies import Range
 from tests.helpers.fakecuda.decompress import PARAMS, Chunk, decode
-from tests.helpers.fakecuda.memory import device
 
 if TYPE_CHECKING:
     from tests.helpers.fakecuda.driver import FakeDriver

@@ -16,6 +16,7 @@ from tests.helpers.fakecuda.abi import (
     put_optional,
 )
 from tests.helpers.fakecuda.accounting import charge, device_memory_used
+from tests.helpers.fakecuda.allocations import HOST, device
 from tests.helpers.fakecuda.attributes import (
     WIDE_ATTRIBUTES,
     address_range,
@@ -24,11 +25,10 @@ from tests.helpers.fakecuda.attributes import (
 )
 from tests.helpers.fakecuda.codes import Access, Code, CudaError
 from tests.helpers.fakecuda.hostmaps import writable
-from tests.helpers.fakecuda.memory import HOST, device
 
 if TYPE_CHECKING:
+    from tests.helpers.fakecuda.allocations import Mapping
     from tests.helpers.fakecuda.driver import FakeDriver
-    from tests.helpers.fakecuda.memory import Mapping
 
 _HOST_ALLOC_KNOWN = 7
 _REGISTER_READ_ONLY = 8

@@ -16,6 +16,7 @@ from tests.helpers.fakecuda.abi import (
     get,
     put,
 )
+from tests.helpers.fakecuda.allocations import device
 from tests.helpers.fakecuda.api_memory import owned
 from tests.helpers.fakecuda.api_vmm import place_of, read_access
 from tests.helpers.fakecuda.codes import (
@@ -26,12 +27,11 @@ from tests.helpers.fakecuda.codes import (
     LocationType,
     PoolAttribute,
 )
-from tests.helpers.fakecuda.memory import device
 from tests.helpers.fakecuda.pools import Pool
 
 if TYPE_CHECKING:
+    from tests.helpers.fakecuda.allocations import Mapping
     from tests.helpers.fakecuda.driver import FakeDriver
-    from tests.helpers.fakecuda.memory import Mapping
     from tests.helpers.fakecuda.streams import Stream
 
 _PINNED, _MANAGED = 1, 2

@@ -17,6 +17,7 @@ from tests.helpers.fakecuda.abi import (
     put,
 )
 from tests.helpers.fakecuda.accounting import charge
+from tests.helpers.fakecuda.allocations import HOST, device
 from tests.helpers.fakecuda.codes import (
     MEM_USAGE_HW_DECOMPRESS,
     Access,
@@ -24,12 +25,11 @@ from tests.helpers.fakecuda.codes import (
     CudaError,
     LocationType,
 )
-from tests.helpers.fakecuda.memory import HOST, device
 from tests.helpers.fakecuda.space import GRANULARITY
 
 if TYPE_CHECKING:
+    from tests.helpers.fakecuda.allocations import Allocation, Mapping, Place
     from tests.helpers.fakecuda.driver import FakeDriver
-    from tests.helpers.fakecuda.memory import Allocation, Mapping, Place
 
 _PINNED = 1
 

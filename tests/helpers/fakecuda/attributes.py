@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests.helpers.fakecuda.allocations import HOST, device
 from tests.helpers.fakecuda.codes import (
     Access,
     Code,
@@ -14,11 +15,10 @@ from tests.helpers.fakecuda.codes import (
     LocationType,
     PointerAttribute,
 )
-from tests.helpers.fakecuda.memory import HOST, device
 
 if TYPE_CHECKING:
+    from tests.helpers.fakecuda.allocations import Mapping
     from tests.helpers.fakecuda.driver import FakeDriver, Settings
-    from tests.helpers.fakecuda.memory import Mapping
 
 _HIGHEST_ATTRIBUTE = 147  # of CUDA 13.0
 _MEMORYTYPE_HOST, _MEMORYTYPE_DEVICE = 1, 2

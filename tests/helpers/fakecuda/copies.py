@@ -6,12 +6,12 @@ import ctypes
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.helpers.fakecuda.allocations import device
 from tests.helpers.fakecuda.codes import Code, CudaError, DeviceFaultError, LocationType
-from tests.helpers.fakecuda.memory import device
 
 if TYPE_CHECKING:
+    from tests.helpers.fakecuda.allocations import Mapping
     from tests.helpers.fakecuda.driver import FakeDriver
-    from tests.helpers.fakecuda.memory import Mapping
     from tests.helpers.fakecuda.streams import Stream
 
 #: What a pointer must be for a parameter: either, memory that the device knows, or the host's.

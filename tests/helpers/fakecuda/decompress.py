@@ -13,9 +13,9 @@ import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from tests.helpers.fakecuda.allocations import device
 from tests.helpers.fakecuda.codes import Code, Codec, DeviceFaultError
 from tests.helpers.fakecuda.copies import Range, usable
-from tests.helpers.fakecuda.memory import device
 
 if TYPE_CHECKING:
     from tests.helpers.fakecuda.driver import FakeDriver

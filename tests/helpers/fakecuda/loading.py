@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import functools
 import importlib
 import os
 from typing import TYPE_CHECKING, Any
@@ -40,13 +41,12 @@ class Linker:
         self._addresses: dict[tuple[str, int], int] = {}
         for name in _EXPORTED:
             self._bind_call(CALLS[name][-1])
-        self._others = _names_of_bindings()
 
     def resolve(self, name: str, version: int) -> int | None:
         """Return a function's address, 0 if the name was no call yet, None if it is none."""
         if version > self._cuda.settings.driver_version:
             raise CudaError(Code.INVALID_VALUE, f"version {version}")
-        if name not in CALLS and name not in self._others:
+        if name not in CALLS and name not in _names_of_bindings():
             return None
         if name == "cuMemBatchDecompressAsync":
             version = version if self._cuda.settings.driver_version >= DECOMPRESS_SINCE else 0
@@ -77,8 +77,13 @@ class Linker:
         return int(address)
 
 
+@functools.cache
 def _names_of_bindings() -> frozenset[str]:
-    """Return every call that cuda.bindings knows, modelled here or not."""
+    """Return every call that cuda.bindings knows, modelled here or not.
+
+    Not before somebody asks for a name without a model: a program that only looks for a driver
+    must not find cuda.bindings imported.
+    """
     try:
         bindings = importlib.import_module("cuda.bindings.driver")
     except ImportError:

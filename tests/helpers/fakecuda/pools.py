@@ -10,8 +10,8 @@ from tests.helpers.fakecuda.codes import Access, LocationType, PoolAttribute
 from tests.helpers.fakecuda.space import GRANULARITY, round_up
 
 if TYPE_CHECKING:
+    from tests.helpers.fakecuda.allocations import Mapping, Place
     from tests.helpers.fakecuda.driver import FakeDriver
-    from tests.helpers.fakecuda.memory import Mapping, Place
 
 _UNIT = 32 << 20  # a pool takes memory in pieces of this size
 _DEFAULT_HANDLES = 0x7E57_1000_0000
