@@ -21,7 +21,7 @@ from gpuload.device_sink import DeviceSink
 from gpuload.engines.base import DeviceBatch, HostBatch, Outcome, Status
 from gpuload.engines.choice import HARDWARE, choose
 from gpuload.engines.hardware import NOT_SUPPORTED, HardwareEngine
-from gpuload.errors import GpuloadError
+from gpuload.errors import EngineUnavailableError, GpuloadError
 from gpuload.memory import DecompressMemory, HostNumaMemory, copy, host_view
 from gpuload.options import ENGINES
 from gpuload.pipeline import WINDOW, Run, offsets
@@ -246,19 +246,20 @@ class DeviceRun(Run):
 
     def _decode_again(self, batch: HostBatch, first: Outcome) -> Outcome:
         """Decode a window on the host after the engine failed on some of it."""
-        second = self.host.decode(batch)
-        if first.code == NOT_SUPPORTED and not self._named():
+        retried = self.options.on_error == "retry-host"
+        if first.code == NOT_SUPPORTED:
             self.refused = next(iter(first.reasons.values()))
-            return second
-        if self.options.on_error == "retry-host":
+            if self.options.engine == "hardware" and not retried:
+                raise EngineUnavailableError(f"the hardware engine does not run: {self.refused}")
+        second = self.host.decode(batch)
+        if retried or self.refused:
             return second
         for row, reason in first.reasons.items():
-            found = second.reasons.get(row, "the host engine decodes it; see on_error='retry-host'")
+            found = second.reasons.get(
+                row, "the host engine decodes it: on_error='retry-host' (--on-error) takes that"
+            )
             second.fail(row, Status(first.status[row]), f"{reason} ({found})")
         return replace(second, code=first.code, blame=first.blame)
-
-    def _named(self) -> bool:
-        return self.options.engine == "hardware"
 
     def _commit_on_device(
         self,

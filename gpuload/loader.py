@@ -14,7 +14,7 @@ from gpuload.arrays import Array
 from gpuload.chunks import UNKNOWN, Checksum
 from gpuload.containers import read_index
 from gpuload.devices import find_device
-from gpuload.engines.choice import choose
+from gpuload.engines.choice import HARDWARE, choose
 from gpuload.errors import FormatWarning
 from gpuload.host_memory import allocate, reserve
 from gpuload.options import ENGINES, Options, Verify
@@ -138,6 +138,8 @@ class Container:
         threads = self._options.thread_count
         if self.serial:
             reason = f"one thread decodes: {self.serial}"
+        elif HARDWARE in choice.engines:
+            reason = f"{self.chunks.size} independent chunks in batches"
         else:
             reason = f"{self.chunks.size} independent chunks on {threads} threads"
         return [

@@ -267,10 +267,14 @@ class Run:
         rows = self.index.chunks[window.first : window.last]
         bad = np.array(sorted(outcome.reasons))
         outcome.actual[bad] = 0
-        # Where the size of a chunk is not stated, nobody knows how many zeros it takes.
-        if self.options.on_error == "skip" and not self.collect and rows["exact"][bad].all():
+        skip = self.options.on_error == "skip" and not self.collect
+        if skip and not rows["exact"][bad].all():
+            reason = "; the file does not state its size, so that it cannot be skipped"
+            failures = [replace(f, reason=f.reason + reason) for f in failures]
+            skip = False
+        if skip:
             for row in bad.tolist():
-                size = outcome.actual[row] = rows["raw_size"][row]
+                size = outcome.actual[row] = int(rows["raw_size"][row])
                 out[dst[row] : dst[row] + size] = 0
             self._record(failures)
         else:

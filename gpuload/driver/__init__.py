@@ -19,7 +19,7 @@ from gpuload.driver.devices import (
     unavailable,
 )
 from gpuload.driver.forks import shield
-from gpuload.driver.library import claim, error_name, forked
+from gpuload.driver.library import claim, device_count, error_name, forked
 from gpuload.driver.pointers import Pointer, is_hw_decompress_capable, pointer
 from gpuload.driver.pools import (
     pool_allocate,
@@ -50,6 +50,7 @@ __all__ = [
     "current_device",
     "decompress_unavailable",
     "device",
+    "device_count",
     "error_name",
     "forked",
     "is_hw_decompress_capable",

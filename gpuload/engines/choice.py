@@ -103,11 +103,9 @@ def hardware_refusals(rows: ChunkTable, device: Capabilities) -> dict[str, npt.N
     )
     return {
         "one serial stream": serial,
-        "linked to the chunk before": rows["chained"],
+        "linked to other chunks": rows["chained"] | np.append(rows["chained"][1:], False),
         "a dictionary is needed": rows["dictionary"],
         mask: ~(known | raw | serial),
-        # It ends where it starts, which may be behind the last byte that there is memory for.
-        "an empty chunk": rows["raw_size"] == 0,
         f"longer than the device's maximum of {limit} bytes": known & long,
     }
 

@@ -64,10 +64,12 @@ class HardwareEngine(Engine[DeviceBatch]):
         _check_reachable(batch)
         sizes = host_view(batch.actual).view(np.uint32)[: batch.rows.size]
         sizes[:] = _UNWRITTEN
-        compressed = np.flatnonzero(batch.rows["codec"] != Codec.RAW)
-        outcome = self._decompress(batch, compressed)
+        raw, empty = batch.rows["codec"] == Codec.RAW, batch.rows["raw_size"] == 0
+        outcome = self._decompress(batch, np.flatnonzero(~raw & ~empty))
         if not outcome.code:
-            self._copy(batch, np.flatnonzero(batch.rows["codec"] == Codec.RAW), sizes)
+            # Nothing comes of an empty chunk, and its slot may start where the memory ends.
+            sizes[empty] = 0
+            self._copy(batch, np.flatnonzero(raw & ~empty), sizes)
         with driver.calling("cuEventRecord", "the end of a batch"):
             event = batch.stream.record()
         return _HardwareSubmission(batch, outcome, sizes, event)
@@ -124,11 +126,13 @@ def _check_reachable(batch: DeviceBatch) -> None:
     The attribute holds for every address of an allocation, and a batch lies in few of them: the
     first and the last address on each side are looked at.
     """
-    if not batch.rows.size:
+    filled = batch.rows["raw_size"] > 0
+    if not filled.any():
         return
+    src, dst = batch.src[filled], batch.dst[filled]
     addresses = {
-        "stored chunks": (batch.src.min(), batch.src.max()),
-        "decoded chunks": (batch.dst.min(), batch.dst.max()),
+        "stored chunks": (src.min(), src.max()),
+        "decoded chunks": (dst.min(), dst.max()),
         "decoded sizes": (int(batch.actual.handle),),
     }
     for what, ends in addresses.items():
