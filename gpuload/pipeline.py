@@ -23,6 +23,7 @@ from gpuload.codecs import CorruptChunkError, stream_decoder
 from gpuload.engines.base import HostBatch, Outcome, Status
 from gpuload.engines.host import HostEngine
 from gpuload.errors import ChunkFailure, MemoryLimitError, decompress_error
+from gpuload.handover import Handover
 from gpuload.report import Report, checksum_counts
 from gpuload.spans import SpanChecker
 from gpuload.turns import StoppedError, Turns
@@ -30,6 +31,7 @@ from gpuload.windows import Window, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
 
     import numpy.typing as npt
 
@@ -121,7 +123,8 @@ class Run:
         engines: npt.NDArray[np.uint8] | None = None,
     ) -> None:
         self.index = index
-        self.sink = sink
+        self.handover = Handover(sink) if sink.ordered else None
+        self.sink = self.handover or sink
         self.options = options
         self.collect = collect
         self.position = 0
@@ -174,11 +177,9 @@ class Run:
         with ThreadPoolExecutor(self.report.threads, "gpuload") as pool:
             workers = [pool.submit(self._work, numbers) for _ in range(self.report.threads)]
             try:
-                while wait(workers, timeout=_PROGRESS_INTERVAL).not_done:
-                    if progress:
-                        progress(self.position, self.stored_position)
+                self._attend(workers, progress)
             except BaseException:
-                self.turns.stop()
+                self._stop()
                 raise
         try:
             for worker in workers:
@@ -188,6 +189,26 @@ class Run:
             del workers, worker
         self.spans.passed(self.index.chunks.size)
         return self._finished(time.perf_counter() - began)
+
+    def _attend(self, workers: list[Future[None]], progress: Progress | None) -> None:
+        """Wait for the workers; meanwhile report progress, and write what they hand over."""
+        if self.handover:
+            for worker in workers:
+                worker.add_done_callback(self.handover.wake)
+        shown = float("-inf")
+        while not all(worker.done() for worker in workers):
+            if progress and time.perf_counter() - shown >= _PROGRESS_INTERVAL:
+                progress(self.position, self.stored_position)
+                shown = time.perf_counter()
+            if self.handover:
+                self.handover.serve(_PROGRESS_INTERVAL)
+            else:
+                wait(workers, timeout=_PROGRESS_INTERVAL)
+
+    def _stop(self) -> None:
+        self.turns.stop()
+        if self.handover:
+            self.handover.stop()
 
     def _check_known_sizes(self) -> None:
         if self.index.exact:
@@ -210,7 +231,7 @@ class Run:
         except StoppedError:
             pass
         except BaseException:
-            self.turns.stop()
+            self._stop()
             raise
 
     def _batch(self, number: int, window: Window) -> None:

@@ -114,7 +114,7 @@ class TestLine14Windows:
         data = zstd_frame((RAW_BLOCK, 5, b"hello"), window=window)
         with (
             allocating_at_most(8 * MIB),
-            pytest.raises(MemoryLimitError, match=r"window_limit.*--window-limit"),
+            pytest.raises(MemoryLimitError, match=r"window_limit.*--max-window"),
         ):
             decoded(data)
 

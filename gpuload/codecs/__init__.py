@@ -38,7 +38,7 @@ def decoders(options: Options, *, vouched: bool) -> dict[int, Decoder]:
     Parameters
     ----------
     options : Options
-        `dictionary` and `window_limit`.
+        `dictionary` and `verify`.
     vouched : bool
         Whether checksums cover everything that is decoded; if not, LZ4 blocks are also checked
         for the fault that their library lets pass.
@@ -48,9 +48,7 @@ def decoders(options: Options, *, vouched: bool) -> dict[int, Decoder]:
         Codec.LZ4: lz4.decoder(options.dictionary, strict=not vouched),
         Codec.SNAPPY: snappy.decode,
         Codec.DEFLATE: deflate.decode,
-        Codec.ZSTD: zstd.decoder(
-            options.dictionary, options.window_limit, verify=bool(options.verify)
-        ),
+        Codec.ZSTD: zstd.decoder(options.dictionary, verify=bool(options.verify)),
     }
 
 

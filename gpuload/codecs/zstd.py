@@ -23,6 +23,7 @@ from gpuload.codecs.base import (
     StreamDecoder,
     mismatch,
 )
+from gpuload.errors import MemoryLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -34,18 +35,17 @@ __all__ = ["FrameDecoder", "decoder", "embedded_checksum"]
 #: Where the frame header's descriptor stands, and the bit in it that announces a checksum.
 _DESCRIPTOR, _CHECKSUM_FLAG, _CHECKSUM_SIZE = 4, 4, 4
 _HEADER_MAXIMUM, _BLOCK_HEADER, _RLE = 18, 3, 1
+_LARGEST_WINDOW = 1 << 31
 _READ_SIZE = 256 << 10
 
 
-def decoder(dictionary: bytes | None, window_limit: int, *, verify: bool = True) -> Decoder:
+def decoder(dictionary: bytes | None, *, verify: bool = True) -> Decoder:
     """Return the decoder of whole frames, for use from any number of threads.
 
     Parameters
     ----------
     dictionary : bytes, optional
         For frames that were made with one.
-    window_limit : int
-        Largest window, in bytes.
     verify : bool
         Whether to compare the checksums that frames carry.
     """
@@ -54,7 +54,7 @@ def decoder(dictionary: bytes | None, window_limit: int, *, verify: bool = True)
     def decode(stored: Bytes, slot: Bytes) -> int:
         _check_complete(lambda at, size: stored[at : at + size].tobytes(), stored.size)
         if not hasattr(local, "frame"):
-            local.frame = _decompressor(dictionary, window_limit)
+            local.frame = _decompressor(dictionary)
         with _translated():
             reader = local.frame.stream_reader(stored if verify else _without_checksum(stored))
             size: int = reader.readinto(slot) if slot.size else 0
@@ -109,13 +109,16 @@ def _check_complete(peek: Callable[[int, int], bytes], stored_size: int) -> None
         )
 
 
-def _decompressor(dictionary: bytes | None, window_limit: int) -> Any:
+def _decompressor(dictionary: bytes | None) -> Any:
     import zstandard
 
-    data = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
-    # The library wants a power of two; readers have compared the exact size already.
-    window = 1 << max(10, (window_limit - 1).bit_length())
-    return zstandard.ZstdDecompressor(dict_data=data, max_window_size=min(window, 1 << 31))
+    with _translated():
+        data = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
+    # Readers have compared the windows with the limit; what is left may be as large as it gets.
+    try:
+        return zstandard.ZstdDecompressor(dict_data=data, max_window_size=_LARGEST_WINDOW)
+    except zstandard.ZstdError as error:
+        raise CorruptChunkError(f"the dictionary that was given is no good: {error}") from None
 
 
 @contextmanager
@@ -139,6 +142,7 @@ class FrameDecoder(StreamDecoder):
         row = self.rows[0]
         start, size = int(row["offset"]), int(row["stored_size"])
         _check_complete(lambda at, wanted: self.source.peek(start + at, wanted), size)
+        self._check_window(start)
         checksum = _FrameChecksum(self.source, row) if self.options.verify else None
         payload = _Payload(self.source, start, size, verify=bool(self.options.verify))
         for piece in self._decoded(payload):
@@ -149,8 +153,22 @@ class FrameDecoder(StreamDecoder):
             checksum.compare()
             self.verified[int(row["checksum_kind"])] += 1
 
+    def _check_window(self, start: int) -> None:
+        """Refuse a single segment, which is its own window, if it is larger than windows may be."""
+        import zstandard
+
+        window = zstandard.get_frame_parameters(
+            self.source.peek(start, _HEADER_MAXIMUM)
+        ).window_size
+        if window > self.options.window_limit:
+            raise MemoryLimitError(
+                f"{self.source.name}: byte {start}: decoding this Zstandard frame piece by piece "
+                f"needs a window of {window} bytes, more than the limit of "
+                f"{self.options.window_limit}; the option window_limit (--max-window) raises it"
+            )
+
     def _decoded(self, payload: _Payload) -> Iterator[Bytes]:
-        frame = _decompressor(self.options.dictionary, self.options.window_limit)
+        frame = _decompressor(self.options.dictionary)
         reader = frame.stream_reader(payload, read_size=_READ_SIZE)
         # Two buffers in turn: the caller may still read one while the other is filled.
         buffers = [np.empty(PIECE, np.uint8) for _ in range(2)]

@@ -221,7 +221,7 @@ def _check_needs(source: Source, frame: _Frame, options: Options) -> None:
         raise MemoryLimitError(
             f"{source.name}: byte {frame.offset}: a Zstandard frame needs a window of "
             f"{header.window} bytes, more than the limit of {limit}; the option window_limit "
-            "(--window-limit) raises it"
+            "(--max-window) raises it"
         )
     if header.dictionary_id and header.dictionary_id != _dictionary_id(options.dictionary):
         message = _dictionary_message(header.dictionary_id, options.dictionary)

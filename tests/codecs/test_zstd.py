@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from gpuload.chunks import Checksum, Codec, make_table
 from gpuload.codecs import zstd as codec
 from gpuload.codecs.base import PIECE, CorruptChunkError
-from gpuload.errors import FormatError
-from gpuload.options import DEFAULT_WINDOW_LIMIT, Options
+from gpuload.errors import FormatError, MemoryLimitError
+from gpuload.options import Options
 from gpuload.sources import BytesSource
 from tests.helpers.payloads import KINDS, POISON, sample
 
@@ -27,10 +27,10 @@ def compress(data, **settings_):
     return zstandard.ZstdCompressor(**settings_).compress(data)
 
 
-def run(stored, capacity, *, dictionary=None, window_limit=DEFAULT_WINDOW_LIMIT, decoder=None):
+def run(stored, capacity, *, dictionary=None, decoder=None):
     """Decode into a slot between guards and return what it holds."""
     memory = np.full(capacity + 40, POISON, np.uint8)
-    decoder = decoder or codec.decoder(dictionary, window_limit)
+    decoder = decoder or codec.decoder(dictionary)
     try:
         size = decoder(np.frombuffer(stored, np.uint8), memory[20 : 20 + capacity])
     finally:
@@ -178,7 +178,7 @@ def test_noise(stored, capacity):
 def test_damage_never_passes_a_checksum():
     rng, data = random.Random(3), sample("text", 2000)
     good = compress(data, write_checksum=True)
-    decoder = codec.decoder(None, DEFAULT_WINDOW_LIMIT)
+    decoder = codec.decoder(None)
     for _ in range(2000):
         stored = bytearray(good)
         for _ in range(rng.randrange(1, 4)):
@@ -191,7 +191,7 @@ def test_damage_never_passes_a_checksum():
 
 def test_one_decoder_on_eight_threads():
     """The library's own decoders crash when threads share one."""
-    decoder, wrong = codec.decoder(None, DEFAULT_WINDOW_LIMIT), []
+    decoder, wrong = codec.decoder(None), []
     frames = [(sample(kind, 50_000 + i), i) for i, kind in enumerate(KINDS)]
     frames = [(data, compress(data, level=1 + i % 9, write_checksum=True)) for data, i in frames]
     barrier = threading.Barrier(8)
@@ -245,27 +245,19 @@ class TestWindow:
         encoder = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
         return encoder.compress(bytes(3 << window_log)) + encoder.flush()
 
-    @pytest.mark.parametrize("decode", ["slot", "stream"])
-    def test_within_the_limit(self, decode):
+    def test_within_the_limit(self):
         data = bytes(3 << 17)
         for limit in (1 << 17, (1 << 17) + 1, 1 << 20):
-            assert WINDOWED[decode](self.stored(17), len(data), limit) == data
+            assert streamed(self.stored(17), window_limit=limit) == data
 
-    @pytest.mark.parametrize("decode", ["slot", "stream"])
-    def test_beyond_the_limit(self, decode):
+    def test_beyond_the_limit(self):
         for limit in (1, 1 << 10, 1 << 16):
-            with pytest.raises(CorruptChunkError, match="memory"):
-                WINDOWED[decode](self.stored(17), 3 << 17, limit)
+            with pytest.raises(MemoryLimitError, match="--max-window"):
+                streamed(self.stored(17), window_limit=limit)
 
-    @pytest.mark.parametrize("limit", [1, 1 << 31, 1 << 40])
-    def test_extreme_limits_are_taken(self, limit):
-        assert run(compress(b"abc"), 3, window_limit=limit) == b"abc"
-
-
-WINDOWED = {
-    "slot": lambda stored, size, limit: run(stored, size, window_limit=limit),
-    "stream": lambda stored, size, limit: streamed(stored, window_limit=limit),
-}
+    def test_a_slot_needs_no_window(self):
+        """Readers compare windows with the limit; what passes them must decode."""
+        assert run(self.stored(17), 3 << 17) == bytes(3 << 17)
 
 
 class TestEmbeddedChecksum:

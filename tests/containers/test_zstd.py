@@ -267,7 +267,7 @@ def test_old_versions(magic: bytes, version: str) -> None:
 def test_window_descriptor(descriptor: int, window: int) -> None:
     data = frame(raw(b"x"), window=descriptor)
     assert read(data, window_limit=window).details["window"] == window
-    with pytest.raises(MemoryLimitError, match=rf"a window of {window} bytes, .*--window-limit"):
+    with pytest.raises(MemoryLimitError, match=rf"a window of {window} bytes, .*--max-window"):
         read(data, window_limit=window - 1)
 
 

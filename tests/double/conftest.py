@@ -25,6 +25,15 @@ else:
     collect_ignore_glob = ["*"]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _quick_collections() -> Iterator[None]:
+    """What is there before the first test is no leak; looking at it after each takes a minute."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def cuda() -> Iterator[FakeDriver]:
     """Give the test a fresh double; fail it for whatever the double complains of at the end."""

@@ -157,6 +157,19 @@ def test_an_exception_in_the_double_is_kept(cuda, driver):
     cuda.recorder.internal.clear()
 
 
+def test_a_destructor_may_call_while_an_exception_is_on_its_way(cuda):
+    from cuda.core import Device
+
+    cuda.fail_next("cuEventRecord", Code.INVALID_CONTEXT)
+    device = Device(0)
+    device.set_current()
+    stream = device.create_stream()
+    with pytest.raises(Exception, match="CUDA_ERROR_INVALID_CONTEXT"):
+        stream.record()
+    assert cuda.recorder.calls["cuEventDestroy"] == 1
+    stream.close()
+
+
 def test_settings_are_the_devices_attributes(cuda, driver):
     cuda.settings.device_count = 2
     cuda.settings.algorithm_mask = 5

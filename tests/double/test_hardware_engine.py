@@ -162,9 +162,10 @@ class TestHardwareEngine(EngineTests):
             assert self.refused(engine(), rows) == [False, False, True]
 
     @pytest.mark.parametrize("mask", range(1, 8))
-    def test_refuses_codecs_without_a_bit_in_the_mask(self, engine, cuda, mask):
+    def test_refuses_codecs_without_a_bit_in_the_mask(self, engine, monkeypatch, mask):
         """DEFLATE is bit 0, Snappy bit 1, LZ4 bit 2; copies need none."""
-        cuda.settings.algorithm_mask = mask
+        known = replace(driver.capabilities(0), decompress_mask=mask)
+        monkeypatch.setattr(driver, "capabilities", lambda device_id: known)
         rows = make_table(range(4), stored_size=9, raw_size=9, codec=[*CODECS, Codec.RAW])
         missing = [not mask & 1, not mask & 2, not mask & 4, False]
         assert self.refused(engine(), rows) == missing
@@ -318,25 +319,22 @@ def test_blames_the_row_that_is_stored_too_long(cuda, bench, engine):
 
 @pytest.mark.parametrize("row", [1, 2, 6, 11])
 @pytest.mark.parametrize("side", ["src", "dst"])
-@pytest.mark.parametrize("kind", ["cuMemHostAlloc", "pool", "guard"])
-def test_blames_the_row_whose_memory_is_out_of_reach(cuda, bench, engine, row, side, kind):
+@pytest.mark.parametrize("kind", ["cuMemHostAlloc", "pool", "freed"])
+def test_blames_the_row_whose_memory_is_out_of_reach(bench, engine, row, side, kind):
     """Its address is between others that the engine reaches, so that nobody looked at it before."""
     placed = bench.place(lay_out(ascending()))
     addresses = getattr(placed.batch, side).copy()
     with ExitStack() as stack:
-        if kind == "guard":
-            out_of_reach = int(placed.window.handle) + (2 << 20)
-            assert driver.pointer(out_of_reach) is None
-        else:
-            out_of_reach = stack.enter_context(allocate(kind, 5000, bench.stream))
-        # Addresses only grow on the double: what comes last is behind all of it.
-        behind = bench.device if side == "dst" else bench.host
-        last = behind.allocate(5000, stream=bench.stream)
+        freed = kind == "freed"
+        taking = allocate("DecompressMemory" if freed else kind, 5000, bench.stream)
+        addresses[row] = stack.enter_context(taking)
+        if freed:
+            stack.close()
+        # Addresses only grow on the double: what comes last is behind all others.
+        last = bench.host.allocate(5000, stream=bench.stream)
         addresses[0] = int(last.handle)
-        addresses[row] = out_of_reach
         assert addresses.min() < addresses[row] < addresses.max()
-        batch = replace(placed.batch, **{side: addresses})
-        outcome = engine.submit(batch).wait()
+        outcome = engine.submit(replace(placed.batch, **{side: addresses})).wait()
         assert_blamed(outcome, row)
         last.close()
 
@@ -385,9 +383,7 @@ def test_the_next_batch_after_a_refused_one(cuda, bench, engine):
 
 
 @pytest.mark.parametrize("kind", ["cuMemHostAlloc", "pool"])
-@pytest.mark.parametrize(
-    ("side", "what"), [("src", "stored chunks"), ("dst", "decoded chunks")]
-)
+@pytest.mark.parametrize(("side", "what"), [("src", "stored chunks"), ("dst", "decoded chunks")])
 def test_memory_that_the_engine_can_not_reach(cuda, bench, engine, kind, side, what):
     """Nothing is submitted: a refusal of every row would say less."""
     work = lay_out(ascending())
@@ -418,15 +414,15 @@ def test_null_pointers(bench, engine, side):
         engine.submit(replace(placed.batch, **{side: addresses}))
 
 
-@pytest.mark.parametrize("name", ["cuPointerGetAttribute", "cuEventRecord"])
+@pytest.mark.parametrize(
+    "name", ["cuPointerGetAttribute", "cuMemcpyAsync", "cuEventRecord", "cuEventSynchronize"]
+)
 def test_other_calls_that_fail(cuda, bench, engine, name):
     placed = bench.place(lay_out(ascending()))
     cuda.fail_next(name, Code.INVALID_CONTEXT)
-    cuda.fail_next(f"{name}WithFlags", Code.INVALID_CONTEXT)
-    with pytest.raises(DriverError, match=rf"{name}\w* failed: CUDA_ERROR_INVALID_CONTEXT"):
+    with pytest.raises(DriverError, match=f"^{name} failed: CUDA_ERROR_INVALID_CONTEXT"):
         engine.submit(placed.batch).wait()
     bench.stream.sync()
-    cuda.recorder._injections.clear()
 
 
 # --- Corrupt payloads -----------------------------------------------------------------------------

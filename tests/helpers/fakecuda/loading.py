@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _MODULES = ("device", "memory", "vmm", "pool", "copy", "stream", "decompress")
+#: What the library needs of Python's C API.
+_PYTHON_CALLS = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_Fetch", "PyErr_Restore")
 #: What stub.cpp exports by name, in the order of its slots.
 _EXPORTED = (
     "cuGetProcAddress",
@@ -105,6 +107,7 @@ def load() -> FakeDriver:
     version = int(os.environ.get("GPULOAD_FAKE_CUDA_VERSION", "13000"))
     path = build.library(with_decompress=version >= DECOMPRESS_SINCE)
     library = ctypes.CDLL(str(path), mode=ctypes.RTLD_GLOBAL)
+    library.fakecuda_python(*(getattr(ctypes.pythonapi, name) for name in _PYTHON_CALLS))
     for module in _MODULES:
         importlib.import_module(f"tests.helpers.fakecuda.api_{module}")
     cuda = FakeDriver(version)

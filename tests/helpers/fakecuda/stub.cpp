@@ -6,9 +6,10 @@
 // calling conventions of x86-64 and AArch64 Linux; words that the caller did not pass are never
 // looked at by the callback, whose type says how many there are.
 //
-// The trampolines exist for one reason: handles that C++ code keeps are released while the Python
-// interpreter goes, or after it is gone. A driver is still there then and takes them back; from
-// fakecuda_shutdown() on every call succeeds without entering Python.
+// The trampolines exist for two reasons. Handles that C++ code keeps are released while the Python
+// interpreter goes, or after it is gone; a driver is still there then and takes them back, so from
+// fakecuda_shutdown() on every call succeeds without entering Python. And a destructor may call
+// while an exception is on its way: it is put aside while the callback runs.
 
 #include <array>
 #include <atomic>
@@ -29,12 +30,40 @@ constexpr std::size_t kSlots = 512;
 std::atomic<bool> closed{false};
 std::array<std::atomic<Entry>, kSlots> targets{};
 
+// The functions of Python's C API that the loader passes in: this library links to no Python.
+struct Python {
+    int (*ensure)();
+    void (*release)(int);
+    void (*fetch)(void **, void **, void **);
+    void (*restore)(void *, void *, void *);
+};
+Python python{};
+
+class ExceptionAside {
+  public:
+    ExceptionAside() : state_(python.ensure()) { python.fetch(&type_, &value_, &trace_); }
+    ~ExceptionAside() {
+        python.restore(type_, value_, trace_);
+        python.release(state_);
+    }
+    ExceptionAside(const ExceptionAside &) = delete;
+    ExceptionAside &operator=(const ExceptionAside &) = delete;
+
+  private:
+    int state_;
+    void *type_ = nullptr;
+    void *value_ = nullptr;
+    void *trace_ = nullptr;
+};
+
 template <std::size_t Slot>
 int trampoline(Word a, Word b, Word c, Word d, Word e, Word f, Word g, Word h, Word i, Word j,
                Word k, Word l) {
     if (closed.load()) return kSuccess;
     Entry target = targets[Slot].load();
-    return target ? target(a, b, c, d, e, f, g, h, i, j, k, l) : kNotFound;
+    if (!target) return kNotFound;
+    ExceptionAside aside;
+    return target(a, b, c, d, e, f, g, h, i, j, k, l);
 }
 
 template <std::size_t... Slot>
@@ -51,6 +80,11 @@ enum Named : std::size_t { kGetProcAddress, kInit, kDriverGetVersion, kErrorName
 }  // namespace
 
 extern "C" {
+
+void fakecuda_python(int (*ensure)(), void (*release)(int), void (*fetch)(void **, void **, void **),
+                     void (*restore)(void *, void *, void *)) {
+    python = {ensure, release, fetch, restore};
+}
 
 // Connects a slot to a callback and returns the address to hand out for it, or null past the row.
 void *fakecuda_bind(std::size_t slot, void *callback) {

@@ -1,0 +1,264 @@
+"""Who decodes which rows, and why not another: no device, and what one could do is pretended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from gpuload import driver
+from gpuload.chunks import Codec, make_table
+from gpuload.driver import Capabilities
+from gpuload.engines.choice import HARDWARE, HOST, choose, hardware_refusals
+from gpuload.errors import DriverError, EngineUnavailableError
+from gpuload.options import ENGINES, Options
+
+MIB = 1 << 20
+#: As a B200 says, by NVIDIA's documentation: three codecs, chunks of up to 4 MiB.
+ENGINE = Capabilities(
+    name="NVIDIA B200",
+    compute_capability=(10, 0),
+    driver_version=(13, 0),
+    decompress_mask=7,
+    decompress_max_length=4 * MIB,
+    sparse_arrays=True,
+    memory_pools=True,
+    virtual_memory=True,
+    host_numa_memory=True,
+    host_numa_id=0,
+    total_memory=180 << 30,
+)
+ALL = [codec for codec in Codec if codec != Codec.GZIP]
+DRIVER_CODECS = {Codec.DEFLATE: 1, Codec.SNAPPY: 2, Codec.LZ4: 4}
+
+
+@pytest.fixture
+def device(monkeypatch):
+    """Return a function that says what the device can do; it starts with an engine for all."""
+
+    def become(unavailable="", too_old="", **changes):
+        monkeypatch.setattr(driver, "unavailable", lambda: unavailable)
+        monkeypatch.setattr(driver, "decompress_unavailable", lambda: too_old)
+        monkeypatch.setattr(driver, "capabilities", lambda number: replace(ENGINE, **changes))
+
+    become()
+    return become
+
+
+def rows(count=3, **columns):
+    return make_table(
+        range(count), **{"codec": Codec.LZ4, "raw_size": 100, "stored_size": 50} | columns
+    )
+
+
+def chosen(table, device_id=0, **options):
+    """Return the names of the engines of all rows, and why the hardware engine was passed over."""
+    choice = choose(table, Options(**options), device_id)
+    assert choice.engines.shape == table.shape
+    assert choice.engines.dtype == np.uint8
+    assert set(choice.passed_over) <= {"hardware"}
+    names = [ENGINES[number] for number in choice.engines]
+    return names, choice.passed_over.get("hardware", "")
+
+
+def test_numbers_are_places_in_the_list_of_engines():
+    assert (ENGINES[HARDWARE], ENGINES[HOST]) == ("hardware", "host")
+
+
+# --- All rows -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["auto", "hardware"])
+@pytest.mark.parametrize("trusted", [None, True])
+@pytest.mark.parametrize("codec", [*DRIVER_CODECS, Codec.RAW])
+def test_the_engine_takes_what_it_can(device, codec, engine, trusted):
+    assert chosen(rows(codec=codec), engine=engine, trusted=trusted) == (["hardware"] * 3, "")
+
+
+def test_the_host_by_name(device):
+    names, reason = chosen(rows(), engine="host")
+    assert names == ["host"] * 3
+    assert reason == "the host engine was asked for"
+
+
+@pytest.mark.parametrize("device_id", [0, None])
+def test_the_host_by_name_asks_no_driver(monkeypatch, device_id):
+    """It must work in a forked child, and where no driver answers."""
+    for name in ("unavailable", "capabilities", "decompress_unavailable"):
+        monkeypatch.setattr(driver, name, lambda *_: pytest.fail("the driver was asked"))
+    assert chosen(rows(), device_id, engine="host")[0] == ["host"] * 3
+    assert chosen(rows(), device_id, trusted=False)[0] == ["host"] * 3
+
+
+#: What keeps the engine from all rows: the machine, and the reason.
+REASONS = {
+    "no CUDA": (
+        {"unavailable": "there is no CUDA driver (libcuda.so.1 was not found)"},
+        "there is no CUDA driver (libcuda.so.1 was not found)",
+    ),
+    "no engine": (
+        {"decompress_mask": 0, "decompress_max_length": 0, "name": "NVIDIA H200"},
+        "NVIDIA H200 has no decompression engine (its algorithm mask is 0)",
+    ),
+    "no memory to stage in": (
+        {"host_numa_memory": False},
+        "NVIDIA B200 cannot map memory of the host, which stages stored chunks",
+    ),
+    "no call": (
+        {"too_old": "the driver supports CUDA 12.6; decompression in hardware came with CUDA 12.8"},
+        "the driver supports CUDA 12.6; decompression in hardware came with CUDA 12.8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REASONS)
+def test_machines_that_cannot(device, name):
+    machine, reason = REASONS[name]
+    device(**machine)
+    assert chosen(rows()) == (["host"] * 3, reason)
+    with pytest.raises(EngineUnavailableError) as caught:
+        chosen(rows(), engine="hardware")
+    assert str(caught.value) == f"the hardware engine cannot decode this: {reason}"
+    assert isinstance(caught.value, DriverError)
+
+
+def test_no_device_was_named(device):
+    reason = "the bytes are wanted in host memory, and no device was named"
+    assert chosen(rows(), None) == (["host"] * 3, reason)
+    with pytest.raises(EngineUnavailableError, match=reason):
+        chosen(rows(), None, engine="hardware")
+
+
+def test_input_that_is_not_trusted(device):
+    reason = "it has no bounds of its own, and the input is not trusted"
+    assert chosen(rows(), trusted=False) == (["host"] * 3, reason)
+    with pytest.raises(EngineUnavailableError, match="the input is not trusted"):
+        chosen(rows(), trusted=False, engine="hardware")
+
+
+# --- Some rows ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mask", range(1, 8))
+def test_codecs_without_a_bit(device, mask):
+    device(decompress_mask=mask)
+    for codec, bit in DRIVER_CODECS.items():
+        names, reason = chosen(rows(codec=codec))
+        if mask & bit:
+            assert (names, reason) == (["hardware"] * 3, "")
+        else:
+            assert names == ["host"] * 3
+            said = "the codec's bit is missing in the device's algorithm mask"
+            assert reason == f"{said} ({mask:#x})"
+    assert chosen(rows(codec=Codec.RAW))[0] == ["hardware"] * 3, "a copy needs no bit"
+
+
+def test_codecs_that_no_engine_has(device):
+    names, reason = chosen(rows(codec=Codec.ZSTD))
+    assert names == ["host"] * 3
+    assert reason == "the codec's bit is missing in the device's algorithm mask (0x7)"
+
+
+def test_serial_streams(device):
+    names, reason = chosen(rows(codec=Codec.GZIP))
+    assert names == ["host"] * 3
+    assert reason == "one serial stream"
+
+
+@pytest.mark.parametrize("side", ["raw_size", "stored_size"])
+def test_long_chunks(device, side):
+    device(decompress_max_length=65_536)
+    table = rows(4, **{side: [65_535, 65_536, 65_537, 1 << 40]})
+    names, reason = chosen(table)
+    assert names == ["hardware", "hardware", "host", "host"]
+    assert reason == "longer than the device's maximum of 65536 bytes (2 of 4 chunks)"
+
+
+def test_long_copies_have_no_maximum(device):
+    assert (
+        chosen(rows(codec=Codec.RAW, raw_size=1 << 30, stored_size=1 << 30))[0] == ["hardware"] * 3
+    )
+
+
+def test_linked_chunks(device):
+    """The first of a chain decodes on its own, but its output is the history of the next."""
+    table = rows(7, chained=[False, True, True, False, False, True, False])
+    names, reason = chosen(table)
+    assert names == ["host", "host", "host", "hardware", "host", "host", "hardware"]
+    assert reason == "linked to other chunks (5 of 7 chunks)"
+
+
+@pytest.mark.parametrize("engine", ["auto", "hardware"])
+def test_one_chain(device, engine):
+    table = rows(5, chained=[False, True, True, True, True])
+    if engine == "auto":
+        assert chosen(table) == (["host"] * 5, "linked to other chunks")
+    else:
+        with pytest.raises(EngineUnavailableError, match=r"linked to other chunks$"):
+            chosen(table, engine="hardware")
+
+
+def test_dictionaries(device):
+    names, reason = chosen(rows(dictionary=[False, True, False]))
+    assert names == ["hardware", "host", "hardware"]
+    assert reason == "a dictionary is needed (1 of 3 chunks)"
+
+
+def test_every_reason_is_told(device):
+    device(decompress_mask=5, decompress_max_length=1000)
+    table = rows(
+        6,
+        codec=[Codec.LZ4, Codec.SNAPPY, Codec.ZSTD, Codec.LZ4, Codec.GZIP, Codec.LZ4],
+        raw_size=[10, 10, 10, 1001, 10, 10],
+        dictionary=[False, False, False, False, False, True],
+    )
+    names, reason = chosen(table)
+    assert names == ["hardware", "host", "host", "host", "host", "host"]
+    assert set(reason.split("; ")) == {
+        "one serial stream (1 of 6 chunks)",
+        "a dictionary is needed (1 of 6 chunks)",
+        "the codec's bit is missing in the device's algorithm mask (0x5) (2 of 6 chunks)",
+        "longer than the device's maximum of 1000 bytes (1 of 6 chunks)",
+    }
+
+
+def test_some_rows_are_enough_for_an_engine_by_name(device):
+    table = rows(codec=[Codec.ZSTD, Codec.LZ4, Codec.ZSTD])
+    assert chosen(table, engine="hardware")[0] == ["host", "hardware", "host"]
+
+
+# --- No rows --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ["auto", "hardware", "host"])
+def test_no_rows(device, engine):
+    assert chosen(rows(0), engine=engine)[0] == []
+
+
+def test_no_rows_and_no_engine(device):
+    """There is nothing that the engine would have to decode."""
+    device(decompress_mask=0)
+    assert chosen(rows(0), engine="hardware")[0] == []
+
+
+# --- As one table, quickly ------------------------------------------------------------------------
+
+
+def test_refusals_are_masks_of_all_rows(device):
+    table = rows(1000, codec=np.resize(ALL, 1000))
+    refused = hardware_refusals(table, ENGINE)
+    assert all(mask.shape == (1000,) and mask.dtype == np.bool_ for mask in refused.values())
+    assert all(reason and reason == reason.strip() for reason in refused)
+
+
+def test_the_device_that_is_asked_is_the_one_that_is_named(monkeypatch, device):
+    asked = []
+
+    def capabilities(number):
+        asked.append(number)
+        return ENGINE
+
+    monkeypatch.setattr(driver, "capabilities", capabilities)
+    chosen(rows(), 3)
+    assert set(asked) == {3}
