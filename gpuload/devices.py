@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 from gpuload import driver
 
@@ -40,8 +41,9 @@ def find_device(device: Any) -> int | None:
     number = next(
         (getattr(device, name) for name in ("device_id", "id") if hasattr(device, name)), device
     )
-    if isinstance(number, bool) or not isinstance(number, int):
+    if isinstance(number, bool) or not isinstance(number, SupportsIndex):
         raise ValueError(f"device must be None, 'cpu', 'cuda:N' or a number, not {device!r}")
+    number = operator.index(number)
     driver.device(number)  # raises if there is no such device
     return number
 

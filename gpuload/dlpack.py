@@ -1,16 +1,16 @@
 """DLPack capsules of device memory.
 
-cuda.core's own capsules ignore the consumer's stream and cannot name bf16 or fp8, so these are
-built here (DLPack 0.8 layout, ``DLManagedTensor``; Python protocol of the array API standard).
+cuda.core's own capsules ignore the consumer's stream and cannot name bf16 or fp8. A capsule needs
+a destructor in C, which may run at any time, so NumPy makes one here (of an array that nobody
+reads), and the fields that NumPy has no words for are set afterwards (DLPack, ``DLTensor``).
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import numpy as np
+import numpy as np
 
 __all__ = ["CUDA", "capsule"]
 
@@ -19,7 +19,14 @@ CUDA = 2
 #: ``DLDataTypeCode`` by NumPy kind; ml_dtypes' types by name.
 _KINDS = {"i": 0, "u": 1, "f": 2, "c": 5, "b": 6}
 _NAMES = {"bfloat16": 4, "float8_e4m3fn": 10, "float8_e5m2": 12}
-_NAME = b"dltensor"
+
+#: A type of NumPy's for each size that elements have.
+_STAND_INS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
+
+# A prototype of our own: argument types set on ctypes.pythonapi would be everybody's.
+_get_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
 
 
 class _Device(ctypes.Structure):
@@ -31,6 +38,8 @@ class _DataType(ctypes.Structure):
 
 
 class _Tensor(ctypes.Structure):
+    """``DLTensor``, with which a ``DLManagedTensor`` starts."""
+
     _fields_ = [
         ("data", ctypes.c_void_p),
         ("device", _Device),
@@ -42,41 +51,17 @@ class _Tensor(ctypes.Structure):
     ]
 
 
-class _ManagedTensor(ctypes.Structure):
-    _fields_ = [
-        ("tensor", _Tensor),
-        ("manager_ctx", ctypes.c_void_p),
-        ("deleter", ctypes.c_void_p),
-    ]
+class _Memory:
+    """Memory to NumPy (its array interface, version 3), which keeps the owner of it."""
 
-
-#: What live capsules hold on to, by the address of their tensor.
-_live: dict[int, tuple[Any, ...]] = {}
-
-
-def _delete(address: int) -> None:
-    _live.pop(address, None)
-
-
-def _destroy(capsule_address: int) -> None:
-    # A consumer renames the capsule that it takes; one that nobody took is ours to delete.
-    if _is_valid(capsule_address, _NAME):
-        _delete(_get_pointer(capsule_address, _NAME))
-
-
-_Callback = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-# Module-level, so that they live as long as any capsule.
-_deleter = _Callback(_delete)
-_destructor = _Callback(_destroy)
-
-_is_valid = ctypes.pythonapi.PyCapsule_IsValid
-_is_valid.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-_get_pointer = ctypes.pythonapi.PyCapsule_GetPointer
-_get_pointer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
-_get_pointer.restype = ctypes.c_void_p
-_new = ctypes.pythonapi.PyCapsule_New
-_new.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
-_new.restype = ctypes.py_object
+    def __init__(self, address: int, shape: tuple[int, ...], itemsize: int, owner: object) -> None:
+        self._owner = owner
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": np.dtype(_STAND_INS[itemsize]).str,
+            "shape": shape,
+            "data": (address or 1, False),
+        }
 
 
 def capsule(
@@ -102,21 +87,20 @@ def capsule(
     BufferError
         If DLPack has no name for the element type.
     """
-    axes = (ctypes.c_int64 * len(shape))(*shape)
-    managed = _ManagedTensor()
-    managed.tensor.data = address
-    managed.tensor.device = _Device(CUDA, device_id)
-    managed.tensor.ndim = len(shape)
-    managed.tensor.dtype = _data_type(dtype)
-    managed.tensor.shape = ctypes.cast(axes, ctypes.POINTER(ctypes.c_int64))
-    managed.deleter = ctypes.cast(_deleter, ctypes.c_void_p)
-    key = ctypes.addressof(managed)
-    _live[key] = (managed, axes, owner)
-    return _new(key, _NAME, ctypes.cast(_destructor, ctypes.c_void_p))
+    data_type = _data_type(dtype)
+    stand_in = np.asarray(_Memory(address, shape, dtype.itemsize, owner))
+    made = stand_in.__dlpack__()
+    tensor = _Tensor.from_address(_get_pointer(made, b"dltensor"))
+    tensor.data = address
+    tensor.device = _Device(CUDA, device_id)
+    tensor.dtype = data_type
+    tensor.strides = None
+    tensor.byte_offset = 0
+    return made
 
 
 def _data_type(dtype: np.dtype[Any]) -> _DataType:
     code = _NAMES.get(dtype.name, _KINDS.get(dtype.kind))
-    if code is None or not dtype.isnative:
+    if code is None or not dtype.isnative or dtype.itemsize not in _STAND_INS:
         raise BufferError(f"DLPack has no name for elements of type {dtype}")
     return _DataType(code, 8 * dtype.itemsize, 1)

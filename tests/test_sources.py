@@ -18,7 +18,6 @@ import pytest
 from gpuload.errors import FormatError, MissingDependencyError
 from gpuload.sources import (
     BytesSource,
-    FsspecSource,
     LocalFile,
     SpooledFile,
     open_source,

@@ -141,7 +141,7 @@ class FrameDecoder(StreamDecoder):
         """See `StreamDecoder.pieces`."""
         row = self.rows[0]
         start, size = int(row["offset"]), int(row["stored_size"])
-        _check_complete(lambda at, wanted: self.source.peek(start + at, wanted), size)
+        _check_complete(lambda at, wanted: self.source.peek_exact(start + at, wanted), size)
         self._check_window(start)
         checksum = _FrameChecksum(self.source, row) if self.options.verify else None
         payload = _Payload(self.source, start, size, verify=bool(self.options.verify))

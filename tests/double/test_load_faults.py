@@ -459,7 +459,7 @@ def leftovers(cuda, small, *, may_stay):
 # --- No memory ------------------------------------------------------------------------------------
 
 
-BIG = text(8 * MIB)
+BIG = text(4 * MIB)
 
 
 @pytest.fixture(scope="module")
@@ -468,7 +468,7 @@ def big():
 
 
 def test_no_room_for_the_result(cuda, big):
-    cuda.settings.total_memory = 4 * MIB
+    cuda.settings.total_memory = 2 * MIB
     with pytest.raises(
         MemoryLimitError, match=rf"no memory for {len(BIG)} bytes .*of the device's "
     ):
@@ -512,7 +512,8 @@ def test_no_memory_at_any_step(cuda, big, name, after):
         pytest.skip(f"a load calls {name} {made} times")
     cuda.fail_next(name, Code.OUT_OF_MEMORY, after=after)
     # cuda.core says of events only that they could not be made.
-    error, said = (DriverError, "") if name == "cuEventCreate" else (MemoryLimitError, name)
+    event = name == "cuEventCreate"
+    error, said = (DriverError, "CUDA event") if event else (MemoryLimitError, name)
     with pytest.raises(error, match=said):
         gpuload.load(big, device=0, **QUICK)
     assert_all_freed(cuda)
