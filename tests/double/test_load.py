@@ -1,10 +1,8 @@
-"""Loads to the double of a device: destinations, streams, engines side by side, memory."""
+"""Loads to the double of a device: what comes out, and which engine decodes what."""
 
 from __future__ import annotations
 
-import gc
 import os
-import threading
 import warnings
 from dataclasses import replace
 
@@ -16,19 +14,14 @@ import zstandard
 
 import gpuload
 from gpuload import driver
-from gpuload.device_array import close_pools
-from gpuload.errors import DriverError, FormatWarning, GpuloadError, MemoryLimitError
-from gpuload.memory import copy
+from gpuload.errors import DriverError, FormatWarning
 from tests.helpers.device_loads import (
     BUILDERS,
-    UserArray,
-    allocate,
+    QUICK,
+    clean_loads,
     compressed,
-    hang_ends_the_process,
-    read,
     run_alone,
     text,
-    write,
 )
 from tests.helpers.handmade import (
     INDEPENDENT,
@@ -43,8 +36,6 @@ from tests.helpers.handmade import (
 )
 
 MIB = 1 << 20
-#: What a load has beside the result; small, so that staging is quick to make.
-QUICK = {"memory_limit": 16 * MIB, "threads": 2}
 TEXT = text(3 * MIB)
 NOISE = np.random.default_rng(3).bytes(200_000)
 CODECS = ["lz4", "snappy", "gzip"]
@@ -52,26 +43,10 @@ CODECS = ["lz4", "snappy", "gzip"]
 every_codec = pytest.mark.parametrize("codec", CODECS)
 
 
-def each_way(*names):
-    """Run a test with options that lead down different paths."""
-    return pytest.mark.parametrize("options", [WAYS[name] for name in names], ids=names)
-
-
-WAYS = {
-    "engine": {},
-    "checked": {"verify": True},
-    "trusted": {"trusted": True},
-    "host": {"engine": "host"},
-}
-
-
 @pytest.fixture(autouse=True)
 def _clean(cuda):
-    before = set(threading.enumerate())
-    with hang_ends_the_process(120):
+    with clean_loads():
         yield
-        assert set(threading.enumerate()) <= before, "no thread stays"
-    close_pools()
 
 
 @pytest.fixture(scope="module")
@@ -80,20 +55,10 @@ def files():
     return {codec: compressed(TEXT, codec) for codec in CODECS}
 
 
-@pytest.fixture
-def stream():
-    device = driver.device(0)
-    device.set_current()
-    made = device.create_stream()
-    yield made
-    made.close()
-
-
-def loaded(data, *, out=None, stream=None, **options):
+def loaded(data, **options):
     """Load to the device; return the bytes and the report."""
     with gpuload.open(data, **QUICK | options) as container:
-        array = container.load(device=0, out=out, stream=stream)
-        return bytes(array), container.report
+        return bytes(container.load(device=0)), container.report
 
 
 # --- What comes out -------------------------------------------------------------------------------
@@ -205,6 +170,31 @@ def test_blocks_of_unknown_size_are_closed_up(cuda, trusted):
         assert report.engine == "hardware"
         assert report.raw_size == len(bytes_)
     assert sum(cuda.batches) == 2 * 12
+
+
+def test_warnings_name_the_caller(files):
+    """Skipped chunks warn, and point to the line that loads."""
+    file = BUILDERS["snappy"]([TEXT[:1000], TEXT[:2000]])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        gpuload.load(file.spoilt(1), device=0, on_error="skip", **QUICK)
+    assert [warning.category for warning in caught] == [FormatWarning]
+    assert caught[0].filename == __file__
+
+
+def test_a_guarded_window_is_not_the_destination(cuda, files):
+    """The default is a window with addresses without memory behind it."""
+    sizes = []
+    reserve = driver.mem_address_reserve
+
+    def noted(size, alignment):
+        sizes.append(size)
+        return reserve(size, alignment)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(driver, "mem_address_reserve", noted)
+        loaded(files["gzip"])
+    assert max(sizes) >= 256 * MIB
 
 
 # --- Engines side by side -------------------------------------------------------------------------
@@ -347,401 +337,3 @@ def test_the_report_names_who_decoded_slots_that_are_too_large_for_windows(cuda)
     assert found == TEXT
     assert not cuda.batches
     assert report.engine == "host"
-
-
-# --- Streams --------------------------------------------------------------------------------------
-
-
-class TorchStream:
-    def __init__(self, stream):
-        self.cuda_stream = int(stream.handle)
-
-
-class CupyStream:
-    def __init__(self, stream):
-        self.ptr = int(stream.handle)
-
-
-class OtherStream:
-    def __init__(self, stream):
-        self._stream = stream
-
-    def __cuda_stream__(self):
-        return 0, int(self._stream.handle)
-
-
-STREAMS = {
-    "cuda.core": lambda stream: stream,
-    "handle": lambda stream: int(stream.handle),
-    "torch": TorchStream,
-    "CuPy": CupyStream,
-    "protocol": OtherStream,
-}
-
-
-@each_way(*WAYS)
-@pytest.mark.parametrize("maker", STREAMS)
-def test_a_load_comes_after_the_work_of_its_stream(files, stream, maker, options):
-    """A fill of the destination is still queued when the load begins, and must not win."""
-    with allocate("DecompressMemory", len(TEXT), stream) as address:
-        fill(address, len(TEXT), stream)
-        out = UserArray(address, len(TEXT))
-        array = gpuload.load(
-            files["gzip"], out=out, stream=STREAMS[maker](stream), **QUICK | options
-        )
-        stream.sync()
-        assert read(address, len(TEXT), stream) == TEXT
-        assert bytes(array) == TEXT
-
-
-def fill(address, size, stream):
-    from cuda.core import Buffer
-
-    Buffer.from_handle(address, size).fill(0xEE, stream=stream)
-
-
-@each_way("engine", "trusted", "host")
-def test_work_on_the_stream_sees_the_bytes(files, stream, options):
-    """A copy that is queued after the load reads what was loaded."""
-    array = gpuload.load(files["gzip"], device=0, stream=stream, **QUICK | options)
-    address = array.__cuda_array_interface__["data"][0]
-    with allocate("DecompressMemory", len(TEXT), stream) as target:
-        copy(target, address, len(TEXT), stream)
-        assert read(target, len(TEXT), stream) == TEXT
-
-
-def test_what_is_no_stream(files):
-    with pytest.raises(TypeError, match="stream must be a CUDA stream or its handle, not 'mine'"):
-        gpuload.load(files["gzip"], device=0, stream="mine", **QUICK)
-
-
-# --- Destinations of users ------------------------------------------------------------------------
-
-
-KINDS = {
-    "cuMemAlloc": True,
-    "cuMemHostAlloc": False,
-    "pool": False,
-    "DecompressPool": True,
-    "DecompressMemory": True,
-    "HostNumaMemory": True,
-}
-
-
-@each_way(*WAYS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_memory_of_every_kind_is_a_destination(cuda, files, stream, kind, options):
-    with allocate(kind, len(TEXT), stream) as address:
-        out = UserArray(address, len(TEXT))
-        array = gpuload.load(files["gzip"], out=out, stream=stream, **QUICK | options)
-        assert array.__cuda_array_interface__["data"][0] == address
-        assert read(address, len(TEXT), stream) == TEXT
-    assert cuda.refusals == []
-    assert cuda.overruns == []
-
-
-@pytest.mark.parametrize("verify", [True, "auto"])
-@pytest.mark.parametrize("trusted", [None, True])
-@pytest.mark.parametrize("kind", KINDS)
-def test_only_trusted_input_is_decoded_where_it_belongs(
-    cuda, files, stream, kind, trusted, verify, written
-):
-    """And only into memory that the engine can reach."""
-    with allocate(kind, len(TEXT), stream) as address:
-        out = UserArray(address, len(TEXT))
-        gpuload.load(files["gzip"], out=out, stream=stream, trusted=trusted, verify=verify, **QUICK)
-    inside = [address <= target < address + len(TEXT) for target in written]
-    assert len(inside) == sum(cuda.batches) > 0
-    assert set(inside) == {bool(trusted) and KINDS[kind]}
-
-
-@pytest.fixture
-def written(cuda, monkeypatch):
-    """Return where the engine writes, in the order of its work."""
-    from tests.helpers.fakecuda import api_decompress
-
-    decode, targets = api_decompress.decode, []
-
-    def noted(cuda, stream, chunk):
-        targets.append(chunk.target)
-        return decode(cuda, stream, chunk)
-
-    monkeypatch.setattr(api_decompress, "decode", noted)
-    return targets
-
-
-@pytest.mark.parametrize("engine", ["hardware", "host"])
-@pytest.mark.parametrize("difference", [-1, 1, -(1 << 20), 1 << 20])
-def test_memory_of_another_size(files, stream, engine, difference):
-    size = len(TEXT) + difference
-    said = f"out holds {size} bytes, .* decodes to {len(TEXT)}"
-    with (
-        allocate("DecompressMemory", size, stream) as address,
-        pytest.raises(ValueError, match=said),
-    ):
-        gpuload.load(files["gzip"], out=UserArray(address, size), engine=engine, **QUICK)
-
-
-@each_way("engine", "checked", "host")
-@pytest.mark.parametrize("size", [0, 1, 100_000, 199_999, 200_001, 300_000])
-def test_memory_of_another_size_for_a_file_that_does_not_state_its_own(stream, options, size):
-    """Not a byte behind the array is written, also if the file turns out to be longer."""
-    raw = TEXT[:200_000]
-    data = lz4.frame.compress(raw, block_linked=False, block_size=4, store_size=False)
-    room = MIB
-    with allocate("DecompressMemory", room, stream) as address:
-        write(address, b"\xa5" * room, stream)
-        with pytest.raises(ValueError, match=f"out holds {size} bytes, .* decodes to "):
-            gpuload.load(data, out=UserArray(address, size), stream=stream, **QUICK | options)
-        assert read(address + size, room - size, stream) == b"\xa5" * (room - size)
-
-
-def test_memory_of_the_right_size_for_a_file_that_does_not_state_its_own(stream):
-    raw = TEXT[:200_000]
-    data = lz4.frame.compress(raw, block_linked=False, block_size=4, store_size=False)
-    for options in WAYS.values():
-        with allocate("cuMemAlloc", len(raw), stream) as address:
-            gpuload.load(data, out=UserArray(address, len(raw)), **QUICK | options)
-            assert read(address, len(raw), stream) == raw
-
-
-WRONG = {
-    "element type": ({"typestr": "<i2"}, r"out has elements of type int16, the asset has uint8"),
-    "byte order": ({"typestr": ">u4"}, r"out has elements of type >u4"),
-    "read-only": ({"read_only": True}, "out is read-only; give a writable array"),
-    "every other byte": ({"strides": (2,)}, "out is not contiguous; give a C-contiguous array"),
-    "backwards": ({"strides": (-1,)}, "out is not contiguous"),
-    "column by column": ({"shape": (3, MIB), "strides": (1, 3)}, "out is not contiguous"),
-}
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_arrays_that_are_no_destination(cuda, files, stream, name):
-    changes, said = WRONG[name]
-    changes = dict(changes)
-    with allocate("DecompressMemory", 2 * len(TEXT), stream) as address:
-        changes["data"] = (address, changes.pop("read_only", False))
-        with pytest.raises(ValueError, match=said):
-            gpuload.load(files["gzip"], out=UserArray(address, len(TEXT), **changes), **QUICK)
-    assert not cuda.batches
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {"shape": (3, 1024, 1024)},
-        {"shape": (3, 1024, 1024), "strides": (MIB, 1024, 1)},
-        {"shape": (1, len(TEXT)), "strides": (99, 1)},
-        {"typestr": "|u1", "strides": (1,)},
-    ],
-)
-def test_shapes_of_a_destination(files, stream, changes):
-    with allocate("DecompressMemory", len(TEXT), stream) as address:
-        gpuload.load(files["gzip"], out=UserArray(address, len(TEXT), **changes), **QUICK)
-        assert read(address, len(TEXT), stream) == TEXT
-
-
-def test_a_destination_without_bytes(stream):
-    array = gpuload.load(lz4.frame.compress(b""), out=UserArray(0, 0), **QUICK)
-    assert bytes(array) == b""
-
-
-# --- Memory ---------------------------------------------------------------------------------------
-
-
-class Watched:
-    """How much memory of `cuMemCreate` there is at most, on the device and on the host."""
-
-    def __init__(self, cuda):
-        self._memory = cuda.memory
-        self.peak = 0
-
-    def __call__(self, *arguments, **fields):
-        made = self._create(*arguments, **fields)
-        sizes = [a.size for a in self._memory.allocations.values() if a.kind == "created"]
-        self.peak = max(self.peak, sum(sizes))
-        return made
-
-
-@pytest.fixture
-def watched(cuda, monkeypatch):
-    watching = Watched(cuda)
-    watching._create = cuda.memory.create
-    monkeypatch.setattr(cuda.memory, "create", watching)
-    return watching
-
-
-LARGE = text(20 * MIB)
-
-
-@pytest.fixture(scope="module")
-def large():
-    return compressed(LARGE, "snappy")
-
-
-@pytest.mark.parametrize("verify", [True, "auto"])
-@pytest.mark.parametrize("threads", [1, 4, 16])
-@pytest.mark.parametrize("limit", [24 * MIB, 64 * MIB])
-def test_scratch_memory_keeps_to_the_limit(cuda, large, watched, limit, threads, verify):
-    found, _ = loaded(large, memory_limit=limit, threads=threads, verify=verify)
-    assert found == LARGE
-    assert watched.peak <= limit
-
-
-def test_a_lower_limit_makes_more_batches(cuda, large):
-    counts = []
-    for limit in (256 * MIB, 64 * MIB, 16 * MIB):
-        cuda.batches.clear()
-        assert loaded(large, memory_limit=limit, threads=1)[0] == LARGE
-        counts.append(len(cuda.batches))
-        assert sum(cuda.batches) == len(LARGE) // 65_536
-    assert counts[0] < counts[1] < counts[2]
-
-
-@pytest.mark.parametrize("limit", [1, 1000, 70_000, 140_000, 1 << 20])
-@every_codec
-def test_a_limit_of_next_to_nothing(codec, files, limit):
-    """It refuses or slows down, and changes nothing of what comes out."""
-    try:
-        found, _ = loaded(files[codec], memory_limit=limit)
-    except MemoryLimitError as error:
-        found = str(error)
-    assert found == TEXT or "memory_limit" in found
-
-
-def test_memory_is_pinned_where_the_engine_reads_it(cuda, files):
-    """No copy of a load waits for pageable memory, but those to the host that checks."""
-    array = gpuload.load(files["gzip"], device=0, **QUICK)
-    assert cuda.pageable_copies == []
-    del array
-
-
-def test_a_thousand_loads_leave_the_memory_as_it_was(cuda, stream):
-    data, raw = compressed(TEXT[:100_000], "snappy"), TEXT[:100_000]
-    options = {"memory_limit": MIB, "threads": 1}
-    gpuload.load(data, device=0, stream=stream, **options)
-    stream.sync()
-    before = driver.memory_info(0)[0]
-    for number in range(1000):
-        array = gpuload.load(data, device=0, stream=stream, **options)
-        assert number % 100 or bytes(array) == raw
-        del array
-    stream.sync()
-    assert driver.memory_info(0)[0] == before
-    close_pools()
-    stream.sync()
-    assert driver.memory_info(0)[0] == cuda.settings.total_memory
-
-
-def test_arrays_outlive_what_made_them(cuda, files):
-    with gpuload.open(files["lz4"], **QUICK) as container:
-        array = container.load(device=0)
-    close_pools()
-    gc.collect()
-    assert bytes(array) == TEXT
-
-
-def test_garbage_gives_its_memory_back(cuda, files):
-    array = gpuload.load(files["lz4"], device=0, **QUICK)
-    assert cuda.leaks()
-    del array
-    close_pools()
-    assert cuda.leaks() == []
-
-
-# --- Threads --------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("own_streams", [True, False])
-def test_two_threads_load_at_once(cuda, files, own_streams):
-    """Each has its device current, its stream and its bytes; the first use of all is shared."""
-    results, failures = {}, []
-    ready = threading.Barrier(2)
-
-    def run(number):
-        codecs = CODECS[number:] + CODECS[:number]
-        try:
-            made = own_stream() if own_streams else None
-            ready.wait(60)
-            for codec in codecs:
-                array = gpuload.load(files[codec], device=0, stream=made, **QUICK)
-                results[number, codec] = bytes(array)
-                del array
-            if made is not None:
-                made.sync()
-                made.close()
-        except BaseException as error:
-            failures.append(error)
-            raise
-
-    threads = [threading.Thread(target=run, args=(number,)) for number in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(100)
-    assert not failures
-    assert len(results) == 6
-    assert set(results.values()) == {TEXT}
-
-
-def own_stream():
-    device = driver.device(0)
-    device.set_current()
-    return device.create_stream()
-
-
-def test_one_container_loads_from_two_threads(files):
-    results = []
-    with gpuload.open(files["gzip"], **QUICK) as container:
-
-        def run():
-            results.append(bytes(container.load(device=0)))
-
-        threads = [threading.Thread(target=run) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(100)
-    assert results == [TEXT, TEXT]
-
-
-@pytest.mark.parametrize("allowed", [0, 1, 2])
-def test_threads_that_cannot_be_started(files, allowed, monkeypatch):
-    start, started = threading.Thread.start, []
-
-    def refuse(thread):
-        if len(started) >= allowed:
-            raise RuntimeError("can't start new thread")
-        started.append(thread)
-        start(thread)
-
-    monkeypatch.setattr(threading.Thread, "start", refuse)
-    try:
-        assert loaded(files["snappy"], threads=3)[0] == TEXT
-    except (RuntimeError, GpuloadError) as error:
-        error.__traceback__ = None
-
-
-def test_warnings_name_the_caller(files):
-    """Skipped chunks warn, and point to the line that loads."""
-    file = BUILDERS["snappy"]([TEXT[:1000], TEXT[:2000]])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        gpuload.load(file.spoilt(1), device=0, on_error="skip", **QUICK)
-    assert [warning.category for warning in caught] == [FormatWarning]
-    assert caught[0].filename == __file__
-
-
-def test_a_guarded_window_is_not_the_destination(cuda, files):
-    """The default is a window with addresses without memory behind it."""
-    sizes = []
-    reserve = driver.mem_address_reserve
-
-    def noted(size, alignment):
-        sizes.append(size)
-        return reserve(size, alignment)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(driver, "mem_address_reserve", noted)
-        loaded(files["gzip"])
-    assert max(sizes) >= 256 * MIB

@@ -13,7 +13,8 @@ import os
 import subprocess
 import sys
 import textwrap
-from contextlib import contextmanager
+import threading
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ import numpy as np
 
 import gpuload
 from gpuload.chunks import Checksum, Codec
+from gpuload.errors import GpuloadError
 from tests.helpers.handmade import (
     BGZF_EOF,
     INDEPENDENT,
@@ -42,17 +44,24 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BUILDERS",
+    "QUICK",
     "ChunkedFile",
     "UserArray",
     "allocate",
+    "clean_loads",
     "compressed",
     "hang_ends_the_process",
+    "new_stream",
     "read",
     "run_alone",
     "text",
+    "write",
 ]
 
 ROOT = Path(__file__).resolve().parents[2]
+
+#: Options of loads that have little memory for staging, which is quick to make.
+QUICK: dict[str, Any] = {"memory_limit": 16 << 20, "threads": 2}
 
 #: Starts of payloads that nothing decodes: the reserved block type of DEFLATE (RFC 1951, section
 #: 3.2.3), and matches that copy from before the first byte.
@@ -188,6 +197,15 @@ class UserArray:
         } | changes
 
 
+def new_stream() -> Any:
+    """Return a stream of device 0, which is current afterwards."""
+    from gpuload import driver
+
+    device = driver.device(0)
+    device.set_current()
+    return device.create_stream()
+
+
 @contextmanager
 def allocate(kind: str, size: int, stream: Any) -> Iterator[int]:
     """Take memory of a kind, as its own maker would, and give it back; yields its address.
@@ -257,6 +275,20 @@ def hang_ends_the_process(seconds: float) -> Iterator[None]:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
+
+
+@contextmanager
+def clean_loads() -> Iterator[None]:
+    """End the process if loads inside hang; check that no thread stays; close their pools."""
+    from gpuload.device_array import close_pools
+
+    before = set(threading.enumerate())
+    with hang_ends_the_process(120):
+        yield
+        assert set(threading.enumerate()) <= before, "a thread stays"
+    # After a fault nothing can be closed; what is not given back shows as a leak.
+    with suppress(GpuloadError):
+        close_pools()
 
 
 def run_alone(script: str, **variables: str) -> str:
