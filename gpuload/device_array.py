@@ -29,9 +29,8 @@ def allocate(size: int, device_id: int, stream: Stream) -> Buffer:
     MemoryLimitError
         If the device has not as much.
     """
-    if device_id not in _pools:
-        _pools.setdefault(device_id, DecompressPool(device_id))
-    return _pools[device_id].allocate(size, stream=stream)
+    pool = _pools.get(device_id) or _pools.setdefault(device_id, DecompressPool(device_id))
+    return pool.allocate(size, stream=stream)
 
 
 def close_pools() -> None:

@@ -15,6 +15,8 @@ from gpuload.devices import find_stream
 from gpuload.sinks import NullSink
 
 if TYPE_CHECKING:
+    from cuda.core import Stream
+
     from gpuload.containers.base import Asset, Index
     from gpuload.options import Options
     from gpuload.report import Report
@@ -22,10 +24,8 @@ if TYPE_CHECKING:
 __all__ = ["device_of", "load"]
 
 
-def device_of(out: Any) -> int | None:
-    """Return the device that an array is on; None if it is on none."""
-    if not hasattr(out, "__cuda_array_interface__"):
-        return None
+def device_of(out: Any) -> int:
+    """Return the device that an array with ``__cuda_array_interface__`` is on."""
     place = driver.pointer(out.__cuda_array_interface__["data"][0])
     return driver.current_device() if place is None else place.device_id
 
@@ -53,20 +53,21 @@ def load(
     """
     with driver.on_device(device_id):
         ordered = find_stream(stream, device_id)
-        size = _capacity(index, options)
         if out is None:
+            size = _capacity(index, options)
             owner: Any = allocate(size, device_id, ordered)
             address = int(owner.handle)
         else:
             owner = out
-            address, given = _memory_of(out, asset)
-            _check_size(given, size, index)
+            address, size = _memory_of(out, asset)
+            _check_size(size, index.raw_size, index)
+            _wait_for_producer(out, ordered, device_id)
         with driver.calling("cuEventRecord", "the start of a load"):
             before = ordered.record()
         with DeviceSink(device_id, address, size, before, options.memory_limit // 4) as sink:
             report = run(index, sink, options, device_id=device_id)
-        if out is not None and report.raw_size != given:
-            raise _wrong_size(given, report.raw_size, index)
+        if out is not None:
+            _check_size(size, report.raw_size, index)
         shape = (report.raw_size // asset.dtype.itemsize,)
         array = DeviceArray(
             address, shape, asset.dtype, device_id=device_id, stream=ordered, owner=owner
@@ -76,13 +77,12 @@ def load(
 
 def _capacity(index: Index, options: Options) -> int:
     """Return how many bytes the result may need: its size, or a bound that is close to it."""
-    bound = int(index.chunks["raw_size"].sum())
     if index.exact:
-        pipeline.check_limit(index, options, bound)
+        pipeline.check_limit(index, options, index.raw_bound)
     elif (index.chunks["codec"] == Codec.GZIP).any():
         # Its bound is a thousand times its size, so that the size is found by decoding it once.
         return pipeline.run(index, NullSink(), options).raw_size
-    return min(bound, options.output_limit(index.source.size))
+    return min(index.raw_bound, options.output_limit(index.source.size))
 
 
 def _memory_of(out: Any, asset: Asset) -> tuple[int, int]:
@@ -108,10 +108,14 @@ def _contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int)
     return True
 
 
-def _check_size(given: int, size: int, index: Index) -> None:
-    if index.exact and given != size:
-        raise _wrong_size(given, size, index)
+def _wait_for_producer(out: Any, ordered: Stream, device_id: int) -> None:
+    """Order a load after what the array's own library still does with it (version 3, "stream")."""
+    producer = out.__cuda_array_interface__.get("stream")
+    if producer is not None:
+        with driver.calling("cuStreamWaitEvent", "the stream of the array to load into"):
+            ordered.wait(find_stream(producer, device_id))
 
 
-def _wrong_size(given: int, size: int, index: Index) -> ValueError:
-    return ValueError(f"out holds {given} bytes, {index.source.name} decodes to {size}")
+def _check_size(given: int, size: int | None, index: Index) -> None:
+    if size not in (None, given):
+        raise ValueError(f"out holds {given} bytes, {index.source.name} decodes to {size}")

@@ -19,14 +19,13 @@ import numpy as np
 from gpuload import driver
 from gpuload.device_sink import DeviceSink
 from gpuload.engines.base import DeviceBatch, HostBatch, Outcome, Status
-from gpuload.engines.choice import HARDWARE, choose
+from gpuload.engines.choice import HARDWARE, HOST, choose
 from gpuload.engines.hardware import NOT_SUPPORTED, HardwareEngine
 from gpuload.errors import EngineUnavailableError, GpuloadError
-from gpuload.memory import DecompressMemory, HostNumaMemory, copy, host_view
+from gpuload.memory import DecompressMemory, HostNumaMemory, copy, host_view, run_all
 from gpuload.options import ENGINES
 from gpuload.pipeline import WINDOW, Run, offsets
 from gpuload.report import checksum_counts
-from gpuload.spans import SpanChecker
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -51,7 +50,7 @@ def run(
     sink: Sink,
     options: Options,
     *,
-    device_id: int | None,
+    device_id: int,
     collect: bool = False,
     progress: Progress | None = None,
 ) -> Report:
@@ -59,8 +58,8 @@ def run(
 
     Parameters
     ----------
-    device_id : int or None
-        The device that may decode; None if only the host may.
+    device_id : int
+        The device that may decode.
 
     Raises
     ------
@@ -68,12 +67,12 @@ def run(
         If an engine was asked for by name that cannot decode this here, or a device fails.
     """
     choice = choose(index.chunks, options, device_id)
-    if device_id is None or not (choice.engines == HARDWARE).any():
-        started = Run(index, sink, options, collect=collect)
-    else:
-        started = DeviceRun(
+    if (choice.engines == HARDWARE).any():
+        started: Run = DeviceRun(
             index, sink, options, choice=choice, device_id=device_id, collect=collect
         )
+    else:
+        started = Run(index, sink, options, collect=collect)
     started.report.passed_over = choice.passed_over
     return started.go(progress)
 
@@ -134,12 +133,19 @@ class DeviceRun(Run):
         self.local = threading.local()
         self.workspaces: list[Workspace] = []
         self.engine = HardwareEngine(device_id)
-        super().__init__(index, sink, options, collect=collect, engines=choice.engines)
         self.target = sink if isinstance(sink, DeviceSink) else None
         #: Whether the host needs the bytes that the device decodes.
         self.fetched = self.target is None or options.verify is True
-        if not self.fetched:
-            self.spans = SpanChecker(index.spans, verify=False, report=self._span_failed)
+        self.unverified: Counter[int] = Counter()
+        self.used = False  # whether the device has decoded a window
+        super().__init__(
+            index,
+            sink,
+            options,
+            collect=collect,
+            engines=choice.engines,
+            check_spans=self.fetched,
+        )
         #: Whether the engine may write where the bytes belong, without a guarded window.
         self.direct = bool(
             self.target
@@ -157,17 +163,23 @@ class DeviceRun(Run):
         try:
             report = super().go(progress)
         except BaseException:
-            for workspace in self.workspaces:
-                # The first error says more than what a broken context says afterwards.
-                with suppress(GpuloadError):
-                    workspace.close()
+            # The first error says more than what a broken context says afterwards.
+            with suppress(GpuloadError):
+                self._close()
             raise
-        for workspace in self.workspaces:
-            workspace.close()
-        report.engine = "host" if self.refused else _engine_names(self.windows)
+        self._close()
+        report.engine = self._engines_used()
         if self.refused:
             report.passed_over = {"hardware": self.refused}
         return report
+
+    def _close(self) -> None:
+        run_all([workspace.close for workspace in self.workspaces])
+
+    def _engines_used(self) -> str:
+        engines = {w.engine for w in self.windows if w.streamed or not self.refused}
+        used = sorted(engines - {HARDWARE} | ({HARDWARE} if self.used else {HOST}))
+        return ", ".join(ENGINES[number] for number in used)
 
     def _workspace(self) -> Workspace:
         """Return the workspace of the calling thread."""
@@ -209,8 +221,10 @@ class DeviceRun(Run):
         batch = HostBatch(rows, src, dst, stored, self._buffer("raw", window.raw_size))
         self._doubt_short_rows(batch, outcome)
         if not outcome.reasons and not self.fetched:
+            self.used = True
             self._commit_on_device(number, window, outcome, dst, base)
             return
+        self.used |= not outcome.code
         if outcome.reasons:
             outcome = self._decode_again(batch, outcome)
         else:
@@ -247,12 +261,13 @@ class DeviceRun(Run):
     def _decode_again(self, batch: HostBatch, first: Outcome) -> Outcome:
         """Decode a window on the host after the engine failed on some of it."""
         retried = self.options.on_error == "retry-host"
-        if first.code == NOT_SUPPORTED:
+        unsupported = first.code == NOT_SUPPORTED
+        if unsupported:
             self.refused = next(iter(first.reasons.values()))
             if self.options.engine == "hardware" and not retried:
                 raise EngineUnavailableError(f"the hardware engine does not run: {self.refused}")
         second = self.host.decode(batch)
-        if retried or self.refused:
+        if retried or unsupported:
             return second
         for row, reason in first.reasons.items():
             found = second.reasons.get(
@@ -275,6 +290,8 @@ class DeviceRun(Run):
             # Of bytes on the device only the number is known here.
             unseen = np.broadcast_to(np.zeros(1, np.uint8), size)
             self.spans.feed_rows(window.first, outcome.actual, unseen)
+            rows = self.index.chunks[window.first : window.last]
+            self.unverified.update(rows["checksum_kind"].tolist())
             offset = self._advance(size)
             self.stored_position = window.end
         if self.direct:
@@ -286,15 +303,9 @@ class DeviceRun(Run):
     def _finished(self, seconds: float) -> Report:
         report = super()._finished(seconds)
         if not self.fetched and self.options.verify:
-            report.unverified = self._unverified()
+            self.unverified.update(self.index.spans["checksum_kind"].tolist())
+            report.unverified = checksum_counts(self.unverified)
         return report
-
-    def _unverified(self) -> dict[str, int]:
-        """Return how many checksums of each kind nobody looked at."""
-        kinds = Counter(self.index.chunks["checksum_kind"].tolist())
-        kinds.update(self.index.spans["checksum_kind"].tolist())
-        kinds.subtract(self.verified)
-        return checksum_counts(kinds)
 
 
 def _runs(dst: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
@@ -315,7 +326,3 @@ def _runs(dst: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> list[tupl
             strict=True,
         )
     )
-
-
-def _engine_names(windows: list[Window]) -> str:
-    return ", ".join(ENGINES[number] for number in sorted({w.engine for w in windows}))

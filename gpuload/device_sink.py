@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuload import driver
-from gpuload.memory import HostNumaMemory, StagingRing, copy
+from gpuload.memory import HostNumaMemory, StagingRing, copy, run_all
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -95,15 +96,14 @@ class DeviceSink:
 
     def close(self) -> None:
         """Wait until everything is written, and free the ring."""
-        try:
-            for stream in self._streams:
-                with driver.calling("cuStreamSynchronize", "the end of a load"):
-                    stream.sync()
-                stream.close()
-        finally:
-            self._streams.clear()
-            self._ring.close()
-            self._memory.close()
+        streams, self._streams = self._streams, []
+        run_all(
+            [
+                *[partial(_finish, stream) for stream in streams],
+                self._ring.close,
+                self._memory.close,
+            ]
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -120,3 +120,9 @@ class DeviceSink:
             # What happened first matters more than what a broken context says afterwards.
             if error is None:
                 raise
+
+
+def _finish(stream: Stream) -> None:
+    with driver.calling("cuStreamSynchronize", "the end of a load"):
+        stream.sync()
+    stream.close()

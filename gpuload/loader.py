@@ -11,7 +11,7 @@ import numpy as np
 
 from gpuload import checksums, pipeline
 from gpuload.arrays import Array
-from gpuload.chunks import UNKNOWN, Checksum
+from gpuload.chunks import Checksum
 from gpuload.containers import read_index
 from gpuload.devices import find_device
 from gpuload.engines.choice import HARDWARE, choose
@@ -119,17 +119,12 @@ class Container:
     @property
     def raw_size(self) -> int | None:
         """Decoded bytes as the file states them, or None where only decoding finds them."""
-        if self._index.exact:
-            return self.raw_bound
-        covered = int(self.spans["count"].sum()) == self.chunks.size
-        if not covered or (self.spans["raw_size"] == UNKNOWN).any():
-            return None
-        return int(self.spans["raw_size"].sum())
+        return self._index.raw_size
 
     @property
     def raw_bound(self) -> int:
         """Most bytes that the file can decode to."""
-        return int(self.chunks["raw_size"].sum())
+        return self._index.raw_bound
 
     def explain(self) -> list[Explanation]:
         """Return, for each asset, which engine would decode it, and why."""
@@ -137,7 +132,7 @@ class Container:
         names = [ENGINES[number] for number in np.unique(choice.engines)] or ["host"]
         threads = self._options.thread_count
         if self.serial:
-            reason = f"one thread decodes: {self.serial}"
+            reason = f"one thread decodes what is serial: {self.serial}"
         elif HARDWARE in choice.engines:
             reason = f"{self.chunks.size} independent chunks in batches"
         else:
@@ -148,8 +143,8 @@ class Container:
         ]
 
     def _checksums(self) -> str:
-        kinds = np.concatenate((self.chunks["checksum_kind"], self.spans["checksum_kind"]))
-        names = [checksums.describe(k) for k in np.unique(kinds) if k != Checksum.NONE]
+        kinds = np.unique(self._index.checksum_kinds)
+        names = [checksums.describe(k) for k in kinds if k != Checksum.NONE]
         if self.format == "gzip":
             names = ["CRC-32 and size of each member"]
         if not names:
@@ -302,13 +297,15 @@ class Container:
         wanted = self._options.engine == "hardware" or self._options.device not in (None, "cpu")
         device_id = find_device(self._options.device) if wanted else None
         if device_id is None:
-            choose(self.chunks, self._options, None)  # refuses an engine that needs a device
+            passed_over = choose(self.chunks, self._options, None).passed_over
             run = pipeline.run
         else:
             from gpuload.device_run import run as device_run
 
+            passed_over = {}
             run = partial(device_run, device_id=device_id)
         self.report = run(self._index, sink, self._options, collect=collect, progress=progress)
+        self.report.passed_over = {**passed_over, **self.report.passed_over}
         return self.report
 
     def close(self) -> None:

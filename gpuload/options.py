@@ -76,7 +76,9 @@ class Options:
             raise TypeError(f"dictionary must be bytes, not {type(self.dictionary).__name__}")
         _check_choice("engine", self.engine, ("auto", *ENGINES))
         _check_choice("on_error", self.on_error, get_args(OnError))
-        if self.verify not in (True, False, "auto"):
+        if self.trusted is not None and not isinstance(self.trusted, bool):
+            raise ValueError(f"trusted must be None, True or False, not {self.trusted!r}")
+        if not isinstance(self.verify, bool) and self.verify != "auto":
             raise ValueError(f"verify must be True, False or 'auto', not {self.verify!r}")
 
     @property

@@ -82,7 +82,8 @@ def run(
     Raises
     ------
     DecompressError
-        Unless `collect` is set: at the first window with failures, listing those of the window.
+        At the first window with failures, listing those of the window, unless `collect` is set
+        or `on_error` is "skip" and the sizes of the chunks are known.
     FormatError
         If the source ends early, or a header inside a serial stream is broken.
     MemoryLimitError
@@ -102,7 +103,7 @@ def check_limit(index: Index, options: Options, size: int) -> None:
 
 
 class Run:
-    """The state of one run; `position`, `report` and `spans` belong to whoever has the turn.
+    """The state of one run; what windows add to belongs to whoever has the turn.
 
     Parameters
     ----------
@@ -111,6 +112,8 @@ class Run:
     engines : ndarray of uint8, optional
         For each row, the place of its engine in `gpuload.options.ENGINES`; the host's for all rows
         if left out.
+    check_spans : bool
+        Whether the host sees all bytes, so that it can check checksums over several chunks.
     """
 
     def __init__(
@@ -121,6 +124,7 @@ class Run:
         *,
         collect: bool,
         engines: npt.NDArray[np.uint8] | None = None,
+        check_spans: bool = True,
     ) -> None:
         self.index = index
         self.handover = Handover(sink) if sink.ordered else None
@@ -132,8 +136,9 @@ class Run:
         self.placed = index.exact and not collect  # whether dst_offset is where bytes end up
         self.report = Report(stored_size=index.source.size, chunks=index.chunks.size)
         self.verified: Counter[int] = Counter()
-        self.spans = SpanChecker(index.spans, verify=bool(options.verify), report=self._span_failed)
-        self.vouched = not options.verify or _vouched(index)
+        check_spans = check_spans and bool(options.verify)
+        self.spans = SpanChecker(index.spans, verify=check_spans, report=self._span_failed)
+        self.vouched = not options.verify or _vouched(index, spans=check_spans)
         self.host = HostEngine(options, vouched=self.vouched)
         self.engines = engines
         self.turns = Turns()
@@ -175,8 +180,10 @@ class Run:
         self._check_known_sizes()
         numbers = count()
         with ThreadPoolExecutor(self.report.threads, "gpuload") as pool:
-            workers = [pool.submit(self._work, numbers) for _ in range(self.report.threads)]
+            workers: list[Future[None]] = []
             try:
+                for _ in range(self.report.threads):
+                    workers.append(pool.submit(self._work, numbers))  # noqa: PERF401 (interrupted)
                 self._attend(workers, progress)
             except BaseException:
                 self._stop()
@@ -186,7 +193,7 @@ class Run:
                 worker.result()
         finally:
             # An error's traceback holds this frame, and a future its error: another such cycle.
-            del workers, worker
+            del workers[:], worker
         self.spans.passed(self.index.chunks.size)
         return self._finished(time.perf_counter() - began)
 
@@ -291,7 +298,10 @@ class Run:
         skip = self.options.on_error == "skip" and not self.collect
         if skip and not rows["exact"][bad].all():
             reason = "; the file does not state its size, so that it cannot be skipped"
-            failures = [replace(f, reason=f.reason + reason) for f in failures]
+            failures = [
+                replace(f, reason=f.reason + reason) if f.expected_size is None else f
+                for f in failures
+            ]
             skip = False
         if skip:
             for row in bad.tolist():
@@ -344,15 +354,18 @@ class Run:
         size = 0
         with ThreadPoolExecutor(1, "gpuload-deliver") as second:
             delivery = second.submit(lambda: None)
-            for piece in decoder.pieces():
-                self.turns.check()
-                self.stored_position = decoder.position
-                size += piece.size
-                if size > window.raw_size:
-                    break
+            try:
+                for piece in decoder.pieces():
+                    self.turns.check()
+                    self.stored_position = decoder.position
+                    size += piece.size
+                    if size > window.raw_size:
+                        break
+                    delivery.result()
+                    delivery = second.submit(self._hand_on, window.first, piece)
+            finally:
+                # What went wrong with a piece matters more than the damage behind it.
                 delivery.result()
-                delivery = second.submit(self._hand_on, window.first, piece)
-            delivery.result()
         stated = window.last == window.first + 1 and self.index.chunks["exact"][window.first]
         if size > window.raw_size or (stated and size != window.raw_size):
             reason = f"it decodes to {size} bytes, the file says {window.raw_size}"
@@ -411,10 +424,7 @@ class Run:
         self.report.seconds = seconds
         self.report.verified = checksum_counts(self.verified)
         if not self.options.verify:
-            kinds = np.concatenate(
-                (self.index.chunks["checksum_kind"], self.index.spans["checksum_kind"])
-            )
-            self.report.unverified = checksum_counts(dict(enumerate(np.bincount(kinds).tolist())))
+            self.report.unverified = checksum_counts(Counter(self.index.checksum_kinds.tolist()))
         self.report.failures.sort(key=lambda failure: failure.chunk)
         return self.report
 
@@ -427,10 +437,10 @@ def offsets(
     return rows["offset"].astype(np.int64) - window.start, dst - dst[0]
 
 
-def _vouched(index: Index) -> bool:
+def _vouched(index: Index, *, spans: bool) -> bool:
     """Return whether checksums cover every LZ4 block, the only codec whose library is lenient."""
     covered = index.chunks["checksum_kind"] != Checksum.NONE
-    for span in index.spans[index.spans["checksum_kind"] != Checksum.NONE]:
+    for span in index.spans[(index.spans["checksum_kind"] != Checksum.NONE) & spans]:
         covered[int(span["first"]) : int(span["first"] + span["count"])] = True
     return bool(covered[index.chunks["codec"] == Codec.LZ4].all())
 

@@ -26,7 +26,7 @@ class Report:
     chunks : int
         Rows of the chunk table.
     failures : list of ChunkFailure
-        In the order of the rows; empty unless failures are collected.
+        In the order of the rows: those that were collected or skipped.
     verified, unverified : dict of str to int
         Checksums that agreed, and those that were not looked at, by kind.
     seconds : float

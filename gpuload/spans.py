@@ -94,7 +94,7 @@ class SpanChecker:
         while self._spans and self._spans[-1]["first"] + self._spans[-1]["count"] <= row:
             span = self._spans[-1]
             rows = range(int(span["first"]), int(span["first"] + span["count"]))
-            if self._spoiled.isdisjoint(rows):
+            if not any(row in rows for row in self._spoiled):
                 self._compare(span)
             self._spans.pop()
             self._begin()

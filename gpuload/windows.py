@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuload.chunks import Codec
+from gpuload.options import ENGINES
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -83,7 +84,8 @@ def plan(
     """
     if not chunks.size:
         return []
-    engines = np.zeros(chunks.size, np.uint8) if engines is None else engines
+    if engines is None:
+        engines = np.full(chunks.size, ENGINES.index("host"), np.uint8)
     start = (chunks["offset"] - chunks["prefix_size"]).astype(np.int64)
     end = (chunks["offset"] + chunks["stored_size"]).astype(np.int64)
     # A row that is not chained starts a new chain.

@@ -116,7 +116,8 @@ class ChainDecoder(StreamDecoder):
             except CorruptChunkError as error:
                 error.row = number
                 raise
-            history = (before + decoded)[-HISTORY:]
+            short = len(decoded) < HISTORY
+            history = (before + decoded)[-HISTORY:] if short else decoded[-HISTORY:]
             yield decoded
 
     def _decode_row(self, row: np.void, history: bytes) -> bytes:

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuload.chunks import SPAN_DTYPE, ChunkTable, SpanTable
+from gpuload.chunks import SPAN_DTYPE, UNKNOWN, ChunkTable, SpanTable
 from gpuload.errors import FormatError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from gpuload.sources import Source
 
 __all__ = ["Asset", "Index"]
@@ -84,6 +86,26 @@ class Index:
     def exact(self) -> bool:
         """Whether the file states the decoded size of every chunk."""
         return bool(self.chunks["exact"].all())
+
+    @property
+    def raw_bound(self) -> int:
+        """Most bytes that the file can decode to."""
+        return int(self.chunks["raw_size"].sum())
+
+    @property
+    def raw_size(self) -> int | None:
+        """Decoded bytes as the file states them, by chunk or by span; None if it does not."""
+        if self.exact:
+            return self.raw_bound
+        covered = int(self.spans["count"].sum()) == self.chunks.size
+        if not covered or (self.spans["raw_size"] == UNKNOWN).any():
+            return None
+        return int(self.spans["raw_size"].sum())
+
+    @property
+    def checksum_kinds(self) -> npt.NDArray[np.uint8]:
+        """The kinds of all checksums of chunks and spans, `Checksum.NONE` among them."""
+        return np.concatenate((self.chunks["checksum_kind"], self.spans["checksum_kind"]))
 
     def warn(self, message: str, offset: int) -> None:
         """Note a deviation at a byte offset; a FormatError if the caller asked to be strict."""

@@ -40,7 +40,7 @@ class HostEngine(Engine[HostBatch]):
     Parameters
     ----------
     options : Options
-        `threads`, `verify`, `dictionary` and `window_limit` matter here.
+        `threads`, `verify` and `dictionary` matter here.
     vouched : bool
         Whether the caller checks everything that is decoded against checksums (see
         `gpuload.codecs.decoders`).

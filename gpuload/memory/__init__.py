@@ -9,6 +9,7 @@ from gpuload.memory.copies import copy
 from gpuload.memory.mapped import DecompressMemory, HostNumaMemory, host_view
 from gpuload.memory.pool import DecompressPool
 from gpuload.memory.ring import Slot, StagingRing
+from gpuload.memory.undo import run_all
 
 __all__ = [
     "DecompressMemory",
@@ -19,6 +20,7 @@ __all__ = [
     "copy",
     "free_memory",
     "host_view",
+    "run_all",
 ]
 
 

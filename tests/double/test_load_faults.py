@@ -11,6 +11,7 @@ import errno
 import gc
 import os
 import signal
+import time
 import traceback
 
 import lz4.frame
@@ -287,6 +288,7 @@ def test_ctrl_c(cuda, big, engine):
     def interrupt():
         if not pressed:
             pressed.append(True)
+            time.sleep(0.1)
             os.kill(os.getpid(), signal.SIGINT)
 
     source = Failing(big, len(big) // 2, interrupt)
@@ -300,7 +302,7 @@ def test_ctrl_c(cuda, big, engine):
 def test_ctrl_c_again_while_a_slow_read_is_waited_for(engine):
     """The memory that the read fills must not be gone when it goes on."""
     script = """
-        import os, signal, sys, time, gc
+        import gc, os, signal, time
         import gpuload
         from gpuload.device_array import close_pools
         from gpuload.sources import BytesSource
@@ -310,16 +312,18 @@ def test_ctrl_c_again_while_a_slow_read_is_waited_for(engine):
             def readinto(self, offset, view):
                 if len(view) > 1000:
                     for _ in range(2):
+                        time.sleep(0.3)
                         os.kill(os.getpid(), signal.SIGINT)
-                        time.sleep(0.4)
+                    time.sleep(0.3)
                 return super().readinto(offset, view)
 
         source = Slow(compressed(text(1 << 20), "gzip"))
-        try:
-            gpuload.load(source, device=0, memory_limit=12 << 20, threads=1, engine=ENGINE)
-        except KeyboardInterrupt:
-            print("given up")
-        time.sleep(1)
+        with gpuload.open(source, memory_limit=12 << 20, threads=1, engine=ENGINE) as container:
+            try:
+                container.load(device=0)
+            except KeyboardInterrupt:
+                print("given up", flush=True)
+            time.sleep(1)
         gc.collect()
         close_pools()
         print(cuda.complaints() + cuda.leaks())

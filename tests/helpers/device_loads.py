@@ -294,7 +294,8 @@ def clean_loads() -> Iterator[None]:
 def run_alone(script: str, **variables: str) -> str:
     """Run a script in a process of its own that has a double, and return what it prints."""
     prelude = "from tests.helpers import fakecuda\ncuda = fakecuda.load()\n"
-    command = [sys.executable, "-W", "error", "-c", prelude + textwrap.dedent(script)]
+    options = ["-X", "faulthandler", "-W", "error"]
+    command = [sys.executable, *options, "-c", prelude + textwrap.dedent(script)]
     done = subprocess.run(
         command,
         capture_output=True,
@@ -304,5 +305,5 @@ def run_alone(script: str, **variables: str) -> str:
         env={**os.environ, **variables},
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, f"status {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout.strip()
