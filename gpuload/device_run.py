@@ -41,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceRun", "run"]
 
+#: What memory from cuMemCreate is taken in, on every device so far.
+_UNIT = 2 << 20
 #: Addresses without memory behind each window, to catch writes past its end.
 _GUARD = 256 << 20
 
@@ -86,18 +88,18 @@ class Workspace:
         The device, which is current.
     stream : Stream
         What the thread does, it does on this one.
-    stored_size, raw_size, rows : int
-        Bytes and rows of the largest window.
+    stored_size, raw_size, actual_size : int
+        Bytes of the largest window: stored, decoded, and of the words with the decoded sizes.
     """
 
     def __init__(
-        self, device_id: int, stream: Stream, stored_size: int, raw_size: int, rows: int
+        self, device_id: int, stream: Stream, stored_size: int, raw_size: int, actual_size: int
     ) -> None:
         self.stream = stream
         with ExitStack() as undo:
             host = undo.enter_context(HostNumaMemory(device_id))
             self.staging = host.allocate(max(1, stored_size), stream=stream)
-            self.actual = host.allocate(max(4, 4 * rows), stream=stream)
+            self.actual = host.allocate(max(4, actual_size), stream=stream)
             guarded = undo.enter_context(DecompressMemory(device_id, guard=_GUARD))
             self.window = guarded.allocate(max(1, raw_size), stream=stream)
             self.stored = host_view(self.staging)
@@ -155,7 +157,7 @@ class DeviceRun(Run):
         )
 
     def _targets(self) -> npt.NDArray[np.int64]:
-        target = max(WINDOW, self.options.memory_limit // 8)
+        target = max(WINDOW, self.options.memory_limit // 12)
         return np.where(self.engines == HARDWARE, target, WINDOW)
 
     def go(self, progress: Progress | None = None) -> Report:
@@ -181,16 +183,23 @@ class DeviceRun(Run):
         used = sorted(engines - {HARDWARE} | ({HARDWARE} if self.used else {HOST}))
         return ", ".join(ENGINES[number] for number in used)
 
+    def _plan(self) -> list[Window]:
+        windows = super()._plan()
+        largest = [max(size) for size in zip(*map(_sizes, windows), strict=True)]
+        # A thread has all three of them, and the host's copy of a window.
+        need = sum(-(-size // _UNIT) * _UNIT for size in largest) + largest[1]
+        fitting = self.options.memory_limit * 3 // 4 // max(1, need)
+        self.report.threads = max(1, min(self.report.threads, fitting))
+        return windows
+
     def _workspace(self) -> Workspace:
         """Return the workspace of the calling thread."""
         if not hasattr(self.local, "workspace"):
-            windows = [w for w in self.windows if w.engine == HARDWARE]
+            sizes = [_sizes(window) for window in self.windows if window.engine == HARDWARE]
+            stored, raw, actual = map(max, zip(*sizes, strict=True))
+            stream = self.target.stream() if self.target else self._new_stream()
             self.local.workspace = Workspace(
-                self.device_id,
-                self.target.stream() if self.target else self._new_stream(),
-                max(w.end - w.start for w in windows),
-                0 if self.direct else max(w.raw_size for w in windows),
-                max(w.last - w.first for w in windows),
+                self.device_id, stream, stored, 0 if self.direct else raw, actual
             )
             self.workspaces.append(self.local.workspace)
         workspace: Workspace = self.local.workspace
@@ -229,6 +238,8 @@ class DeviceRun(Run):
             outcome = self._decode_again(batch, outcome)
         else:
             self._fetch(batch, outcome, base, work.stream)
+            if outcome.reasons and self.options.on_error == "retry-host":
+                outcome = self.host.decode(batch)
         self._commit(number, window, batch, outcome, in_place=False)
 
     def _doubt_short_rows(self, batch: HostBatch, outcome: Outcome) -> None:
@@ -269,11 +280,14 @@ class DeviceRun(Run):
         second = self.host.decode(batch)
         if retried or unsupported:
             return second
-        for row, reason in first.reasons.items():
+        # Others of the batch were refused with it, or only may be damaged: the host's word counts.
+        for row in first.blame:
+            reason = first.reasons[row]
             found = second.reasons.get(
                 row, "the host engine decodes it: on_error='retry-host' (--on-error) takes that"
             )
             second.fail(row, Status(first.status[row]), f"{reason} ({found})")
+            second.actual[row] = first.actual[row]
         return replace(second, code=first.code, blame=first.blame)
 
     def _commit_on_device(
@@ -306,6 +320,11 @@ class DeviceRun(Run):
             self.unverified.update(self.index.spans["checksum_kind"].tolist())
             report.unverified = checksum_counts(self.unverified)
         return report
+
+
+def _sizes(window: Window) -> tuple[int, int, int]:
+    """Return the stored and the decoded bytes of a window, and those of its size words."""
+    return window.end - window.start, window.raw_size, 4 * (window.last - window.first)
 
 
 def _runs(dst: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:

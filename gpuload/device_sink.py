@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from cuda.core import Event, Stream
+    from cuda.core import Event, MemoryResource, Stream
 
     from gpuload.codecs.base import Bytes
 
@@ -52,13 +53,13 @@ class DeviceSink:
         self._after = after
         self._local = threading.local()
         self._streams: list[Stream] = []
-        self._memory = HostNumaMemory(device_id)
         slot = min(_SLOT, max(1, memory_limit // 4))
-        try:
-            self._ring = StagingRing(self._memory, max(1, min(8, memory_limit // slot)), slot)
-        except BaseException:
-            self._memory.close()
-            raise
+        slots = max(1, min(8, memory_limit // slot))
+        with ExitStack() as undo:
+            memory = _staging(device_id, undo)
+            self._ring = StagingRing(memory, slots, slot, device_id=device_id)
+            undo.callback(self._ring.close)
+            self._free = undo.pop_all().close
 
     def slot(self, offset: int, size: int) -> Bytes | None:
         """See `Sink.slot`; the host cannot write the memory of a device."""
@@ -100,8 +101,7 @@ class DeviceSink:
         run_all(
             [
                 *[partial(_finish, stream) for stream in streams],
-                self._ring.close,
-                self._memory.close,
+                self._free,
             ]
         )
 
@@ -126,3 +126,12 @@ def _finish(stream: Stream) -> None:
     with driver.calling("cuStreamSynchronize", "the end of a load"):
         stream.sync()
     stream.close()
+
+
+def _staging(device_id: int, undo: ExitStack) -> MemoryResource:
+    """Return memory that the host writes and the device reads."""
+    if driver.capabilities(device_id).host_numa_memory:
+        return undo.enter_context(HostNumaMemory(device_id))
+    from cuda.core import LegacyPinnedMemoryResource
+
+    return LegacyPinnedMemoryResource()

@@ -132,13 +132,16 @@ class Container:
         names = [ENGINES[number] for number in np.unique(choice.engines)] or ["host"]
         threads = self._options.thread_count
         if self.serial:
-            reason = f"one thread decodes what is serial: {self.serial}"
+            reason = f"one thread decodes: {self.serial}"
         elif HARDWARE in choice.engines:
             reason = f"{self.chunks.size} independent chunks in batches"
         else:
             reason = f"{self.chunks.size} independent chunks on {threads} threads"
+        checksums = self._checksums()
+        if HARDWARE in choice.engines and self._options.verify == "auto":
+            checksums += " (not checked where the engine decodes; verify=True checks on the host)"
         return [
-            Explanation(a.name, ", ".join(names), reason, self._checksums(), choice.passed_over)
+            Explanation(a.name, ", ".join(names), reason, checksums, choice.passed_over)
             for a in self.assets
         ]
 

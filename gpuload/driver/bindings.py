@@ -12,7 +12,7 @@ import contextlib
 import functools
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
-from gpuload.driver.library import claim, error_name
+from gpuload.driver.library import claim, error_name, function
 from gpuload.errors import DriverError, MemoryLimitError
 
 if TYPE_CHECKING:
@@ -93,12 +93,12 @@ def api() -> Bindings:
 
 
 @contextlib.contextmanager
-def calling(function: str, purpose: str) -> Iterator[None]:
+def calling(name: str, purpose: str) -> Iterator[None]:
     """Turn the errors of a call into gpuload's.
 
     Parameters
     ----------
-    function : str
+    name : str
         The function of the CUDA driver API that is called, by cuda.bindings or by cuda.core.
     purpose : str
         What for: "... for `purpose`" ends the message.
@@ -118,16 +118,26 @@ def calling(function: str, purpose: str) -> Iterator[None]:
         # raises plain ones too.
         if type(error).__module__.partition(".")[0] != "cuda" and type(error) is not RuntimeError:
             raise
-        code = getattr(error, "status", None)
-        raise _translated(function, purpose, code, str(error)) from error
+        code = getattr(error, "status", None) or _fault()
+        raise _translated(name, purpose, code, str(error)) from error
+
+
+def _fault() -> int | None:
+    """Return the error that ended this thread's CUDA context, if one did.
+
+    cuda.core sometimes tells only what it could not do.
+    """
+    synchronise = function("cuCtxSynchronize", 2000)
+    code = synchronise() if synchronise else 0
+    return code if error_name(code) in _CONTEXT_ENDS else None
 
 
 def _translated(
-    function: str, purpose: str, code: int | None, text: str
+    called: str, purpose: str, code: int | None, text: str
 ) -> DriverError | MemoryLimitError:
     # cuda.core's errors have no code; the text of most starts with its name.
     name = text.partition(":")[0] if code is None else error_name(code)
-    failure = f"{function} failed: {name}" + ("" if code is None else f" ({code})")
+    failure = f"{called} failed: {name}" + ("" if code is None else f" ({code})")
     if name == _OUT_OF_MEMORY:
         return MemoryLimitError(
             f"no memory for {purpose}: {failure}{_free_bytes()}; lower memory_limit, or free some"

@@ -148,13 +148,15 @@ def _refuse(outcome: Outcome, code: int, blamed: int | None) -> None:
     """Note that the driver did not take a batch."""
     outcome.code = code
     error = f"the driver refused %s with {driver.error_name(code)} ({code})"
-    if blamed is not None:
-        outcome.fail(blamed, Status.REFUSED, error % "this chunk")
-        outcome.blame[blamed] = "index"
-        return
     for row in range(outcome.status.size):
-        outcome.fail(row, Status.REFUSED, error % "the batch, and named no chunk,")
-        outcome.blame[row] = "none"
+        if row == blamed:
+            outcome.fail(row, Status.REFUSED, error % "this chunk")
+            outcome.blame[row] = "index"
+        elif blamed is not None:
+            outcome.fail(row, Status.REFUSED, f"its batch was refused because of chunk {blamed}")
+        else:
+            outcome.fail(row, Status.REFUSED, error % "the batch, and named no chunk,")
+            outcome.blame[row] = "none"
 
 
 def _compare_sizes(rows: ChunkTable, sizes: npt.NDArray[np.uint32], outcome: Outcome) -> None:

@@ -112,6 +112,8 @@ class StagingRing:
         How many.
     slot_size : int
         Bytes of each.
+    device_id : int, optional
+        The device that uses them, if `memory` does not say so.
 
     Raises
     ------
@@ -119,12 +121,14 @@ class StagingRing:
         If there is not as much memory.
     """
 
-    def __init__(self, memory: MemoryResource, slots: int, slot_size: int) -> None:
+    def __init__(
+        self, memory: MemoryResource, slots: int, slot_size: int, *, device_id: int | None = None
+    ) -> None:
         if slots < 1 or slot_size < 1:
             raise ValueError(f"a ring of {slots} slots of {slot_size} bytes holds nothing")
         self.slots = slots
         self.slot_size = slot_size
-        self.device_id: int = memory.device_id
+        self.device_id: int = memory.device_id if device_id is None else device_id
         self._closed = False
         self._changed = threading.Condition()
         self._free: deque[Slot] = deque()
