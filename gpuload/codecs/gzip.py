@@ -108,9 +108,8 @@ class GzipDecoder(StreamDecoder):
         behind = self._skip_zeros(offset, end)
         if behind < end:
             found = self.source.peek(behind, 8).hex(" ")
-            self.warnings.append(
-                (f"bytes after the last gzip member are ignored ({found})", behind)
-            )
+            message = f"bytes after the last gzip member that are no gzip member ({found})"
+            self.warnings.append((message, behind))
         return False
 
     def _skip_zeros(self, offset: int, end: int) -> int:

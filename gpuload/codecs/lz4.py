@@ -60,7 +60,7 @@ def _decode(stored: Bytes, slot: Bytes) -> int:
     try:
         size: int = cramjam.lz4.decompress_block_into(stored, slot, slot.size)
     except cramjam.DecompressionError:
-        raise _corrupt(stored.size, slot.size) from None
+        raise _corrupt(stored.size, slot.size, b"") from None
     return size
 
 
@@ -74,7 +74,7 @@ def _decode_with_history(stored: Bytes, capacity: int, history: bytes) -> bytes:
     try:
         decoded: bytes = lz4.block.decompress(stored, uncompressed_size=capacity, dict=history)
     except (lz4.block.LZ4BlockError, ValueError):
-        raise _corrupt(stored.size, capacity) from None
+        raise _corrupt(stored.size, capacity, history) from None
     return decoded
 
 
@@ -89,11 +89,13 @@ def _copy(decoded: bytes, slot: Bytes) -> int:
     return len(decoded)
 
 
-def _corrupt(stored_size: int, capacity: int) -> CorruptChunkError:
-    return CorruptChunkError(
+def _corrupt(stored_size: int, capacity: int, history: bytes) -> CorruptChunkError:
+    message = (
         f"the LZ4 block ({stored_size} stored bytes) is damaged, "
         f"or decodes to more than {capacity} bytes"
     )
+    hint = "" if history else ", or was made with a dictionary that was not given"
+    return CorruptChunkError(message + hint)
 
 
 class ChainDecoder(StreamDecoder):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuload.containers import gzip, lz4, skippable, snappy, zstd
+from gpuload.containers import foreign, gzip, lz4, skippable, snappy, zstd
 from gpuload.errors import FormatError
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def read_index(source: Source, options: Options) -> Index:
     Raises
     ------
     FormatError
-        If the first bytes belong to no known format (the message shows them), or the framing is
-        broken.
+        If the first bytes belong to no known format (the message shows them, or names the format
+        if it is a common one), or the framing is broken.
     UnsupportedCodecError
         If the file needs a version, a codec or a dictionary that is not at hand.
     """
@@ -64,11 +64,13 @@ def read_index(source: Source, options: Options) -> Index:
             return read(source, options)
     if skippable.is_magic(first) and not magic:
         return lz4.read(source, options)
-    raise FormatError(_unknown(first), source=source.name, offset=0)
+    raise FormatError(_unknown(source, first), source=source.name, offset=0)
 
 
-def _unknown(first: bytes) -> str:
+def _unknown(source: Source, first: bytes) -> str:
     known = "; ".join(FORMATS.values())
     if not first:
         return f"the file is empty; known formats are {known}"
+    if name := foreign.name_of(source):
+        return f"{name}, which gpuload does not read; known formats are {known}"
     return f"unknown format: it starts with {first.hex(' ')}; known formats are {known}"

@@ -107,10 +107,20 @@ class Index:
         """The kinds of all checksums of chunks and spans, `Checksum.NONE` among them."""
         return np.concatenate((self.chunks["checksum_kind"], self.spans["checksum_kind"]))
 
-    def warn(self, message: str, offset: int) -> None:
-        """Note a deviation at a byte offset; a FormatError if the caller asked to be strict."""
+    def warn(self, message: str, offset: int, outcome: str = "ignored") -> None:
+        """Note a deviation at a byte offset; a FormatError if the caller asked to be strict.
+
+        Parameters
+        ----------
+        message : str
+            What deviates.
+        offset : int
+            Where.
+        outcome : str
+            What that means for a caller who did not ask to be strict; the warning ends with it.
+        """
         if self.strict:
             raise FormatError(message, source=self.source.name, offset=offset)
-        text = f"{self.source.name}: byte {offset}: {message}"
+        text = f"{self.source.name}: byte {offset}: {message}; {outcome}"
         if text not in self.warnings:
             self.warnings.append(text)

@@ -210,11 +210,12 @@ def _append_plain_members(index: Index, offset: int) -> None:
 
 def _check_end(index: Index, offset: int) -> None:
     if not index.details["eof_block"]:
-        index.warn("the end-of-file block of BGZF is missing; the file may be cut short", offset)
+        missing = "the end-of-file block of BGZF is missing"
+        index.warn(missing, offset, outcome="the file may be cut short")
     garbage = _skip_zeros(index.source, offset)
     if garbage < index.source.size:
         rest = index.source.size - garbage
-        index.warn(f"{rest} bytes after the last BGZF block are no gzip member; ignored", garbage)
+        index.warn(f"{rest} bytes after the last BGZF block are no gzip member", garbage)
 
 
 def _skip_zeros(source: Source, offset: int) -> int:

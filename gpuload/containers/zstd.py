@@ -153,7 +153,7 @@ def _read_listed(index: Index) -> _Listing | None:
         table = seek_table.find(index.source)
         return _follow(index.source, table) if table else None
     except UnusableSeekTableError as error:
-        index.warn(f"the seek table is ignored: {error}", error.offset)
+        index.warn(f"the seek table is wrong: {error}", error.offset)
         return None
 
 

@@ -102,7 +102,9 @@ class OwnMemory(MemoryResource):  # type: ignore[misc] # cuda.core has no types 
             address, kept = self._take(size, stream)
             self._taken[address] = kept
         try:
-            return driver.shield(Buffer.from_handle(address, size, mr=self, stream=stream))
+            with driver.calling("cuCtxGetCurrent", "a buffer"):
+                buffer = Buffer.from_handle(address, size, mr=self, stream=stream)
+            return driver.shield(buffer)
         except BaseException:
             # Not on `stream`, which is likely to be what was wrong; nothing uses the memory yet.
             self.deallocate(address, size, stream=None)

@@ -46,9 +46,9 @@ class DecompressPool(OwnMemory):
             self._pool = driver.pool_create(device_id)
             undo.add(driver.pool_destroy, self._pool)
             driver.pool_keep(self._pool, _KEEP_ALL)
-        # A pool that is forgotten without being closed would keep its memory for ever.
-        self._forgotten = weakref.finalize(self, _destroy_quietly, device_id, self._pool)
-        self._forgotten.atexit = False
+            # A pool that is forgotten without being closed would keep its memory for ever.
+            self._forgotten = weakref.finalize(self, _destroy_quietly, device_id, self._pool)
+            self._forgotten.atexit = False
 
     def _take(self, size: int, stream: Stream) -> tuple[int, Stream]:
         return driver.pool_allocate(self._pool, size, int(stream.handle)), stream

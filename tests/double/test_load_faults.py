@@ -176,7 +176,6 @@ def assert_all_freed(cuda):
     assert cuda.leaks() == []
 
 
-@pytest.mark.parametrize("after", [0, 1, 2, 3])
 @pytest.mark.parametrize(
     "name",
     [
@@ -190,17 +189,17 @@ def assert_all_freed(cuda):
         "cuMemcpyAsync",
     ],
 )
-def test_no_memory_at_any_step(cuda, big, name, after):
-    made = count_of(cuda, name, big)
-    if made <= after:
-        pytest.skip(f"a load calls {name} {made} times")
-    cuda.fail_next(name, Code.OUT_OF_MEMORY, after=after)
+def test_no_memory_at_any_step(cuda, big, name):
     # cuda.core says of events only that they could not be made.
     event = name == "cuEventCreate"
     error, said = (DriverError, "CUDA event") if event else (MemoryLimitError, name)
-    with pytest.raises(error, match=said):
-        gpuload.load(big, device=0, **QUICK)
-    assert_all_freed(cuda)
+    made = count_of(cuda, name, big)
+    assert made
+    for after in range(min(made, 4)):
+        cuda.fail_next(name, Code.OUT_OF_MEMORY, after=after)
+        with pytest.raises(error, match=said):
+            gpuload.load(big, device=0, **QUICK)
+        assert_all_freed(cuda)
     assert bytes(gpuload.load(big, device=0, **QUICK)) == BIG
 
 
