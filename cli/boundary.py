@@ -26,8 +26,8 @@ _STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
 def exit_status(work: Callable[[], object]) -> int:
     """Run `work`, print what it raises, and return the status of the process.
 
-    0 is success, 1 bad data or a failed read or write, 2 wrong usage or an engine that is not
-    here, 130 Ctrl-C. click itself ends the process quietly, with status 1, when the reader of a
+    0 is success, 1 bad data or a failed read or write, 2 wrong usage or an engine or device that is
+    not here, 130 Ctrl-C. click itself ends the process quietly, with status 1, when the reader of a
     pipe is gone.
     """
     try:

@@ -77,6 +77,6 @@ def cli() -> None:
 
     The format of a file is recognised by its content, never by its name.
 
-    Exit status: 0 done, 1 bad data or a failed read or write, 2 wrong usage, or an engine that was
-    asked for by name and cannot do it.
+    Exit status: 0 done, 1 bad data or a failed read or write, 2 wrong usage, or an engine or a GPU
+    that was asked for and is not here or cannot do it.
     """

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from .inputs import Batch, open_input
-from .options import examples, force_option, json_option, quiet_option, size_option, threads_option
+from .options import (
+    examples,
+    force_option,
+    json_beside_output_option,
+    quiet_option,
+    size_option,
+    threads_option,
+)
 from .outputs import Target, check, name_write_errors
 from .progress import encoding_bar
 
@@ -52,7 +59,7 @@ _CODECS = {
 @click.option("--level", type=int, metavar="N", help="Compression level of the codec.")
 @threads_option
 @force_option
-@json_option
+@json_beside_output_option
 @quiet_option
 def command(
     file: str,
@@ -68,6 +75,16 @@ def command(
 
     lz4 is an LZ4 frame with independent blocks, gzip is BGZF, zstd is a frame a chunk with the
     public seek table, snappy is the Snappy framing format.
+
+    \b
+    Chunk sizes in bytes, and levels (the default in brackets):
+      lz4     64K, 256K, 1M or 4M   [64K]     1 to 12        [1]
+      gzip    1K to 65280           [65280]   0 to 12        [6]
+      zstd    1K to 1G              [1M]      -131072 to 22  [3]
+      snappy  1K to 64K             [64K]     none
+
+    The codec may be left out if OUT ends in .lz4, .gz, .bgz, .zst, .zstd, .sz or .snappy. A file
+    that is there already stays, unless --force is given.
     """
     codec = codec or _codec_of(output)
     target = Target(file, _default_output(file, codec) if output is None else output)
@@ -82,7 +99,8 @@ def _codec_of(output: str | None) -> str:
     suffix = Path(output or "").suffix.lower()
     if suffix not in _CODECS:
         raise click.UsageError(
-            f"give --codec {'|'.join(_SUFFIXES)}, or -o OUT with a suffix that says it"
+            f"give --codec {'|'.join(_SUFFIXES)}, or -o OUT with a suffix that says it: "
+            f"{' '.join(sorted(_CODECS))}"
         )
     return _CODECS[suffix]
 

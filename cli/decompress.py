@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,16 +16,17 @@ from .options import (
     examples,
     files_argument,
     force_option,
-    json_option,
+    json_beside_output_option,
     loading_options,
     on_error_option,
     quiet_option,
 )
-from .outputs import Target, open_output, plan
+from .outputs import NamelessOutputError, Target, open_output, plan
 from .progress import decoding_bar
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import NoReturn
 
     from gpuload.loader import Container
     from gpuload.report import Report
@@ -45,9 +47,10 @@ __all__ = ["command"]
 @click.option("-o", "--output", metavar="OUT", help="Write here; '-' is standard output.")
 @click.option(
     "--output-dir",
-    type=click.Path(exists=True, file_okay=False),
+    type=click.Path(file_okay=False),
     metavar="DIR",
-    help="Write every file into this directory, under its name without the suffix.",
+    help="Write every file into this directory, under its name without the suffix; it is created "
+    "if it is missing.",
 )
 @click.option("-c", "--stdout", "to_stdout", is_flag=True, help="Write to standard output.")
 @force_option
@@ -63,7 +66,7 @@ __all__ = ["command"]
     "format states its size, and list it.",
 )
 @loading_options
-@json_option
+@json_beside_output_option
 @quiet_option
 def command(
     files: tuple[str, ...],
@@ -89,7 +92,10 @@ def command(
     Suffixes that are taken off: .lz4 .gz .bgz .zst .zstd .sz .snappy; .tgz and .tzst become .tar.
     """
     options["verify"] = not no_verify
-    targets = plan(files, output, output_dir, to_stdout=to_stdout, force=force)
+    try:
+        targets = plan(files, output, output_dir, to_stdout=to_stdout, force=force)
+    except NamelessOutputError as error:
+        _explain_nameless(error, options, as_json=as_json)
     check_engine(options)
     to_standard = any(target.output == "-" for target in targets)
     batch = Batch(keep_going=keep_going, as_json=as_json, json_to_stderr=to_standard)
@@ -100,12 +106,25 @@ def command(
         ):
             if options["engine"] == "hardware":
                 container.explain()  # refuses what no row suits, before there is an output
+            if output_dir is not None:
+                Path(output_dir).mkdir(parents=True, exist_ok=True)
             report = _write(container, target, force=force, quiet=quiet)
             batch.report(_record(container, target, report))
             if report.failures:
                 complain(_skipped(container.name, report))
                 batch.fail()
     batch.finish()
+
+
+def _explain_nameless(
+    error: NamelessOutputError, options: dict[str, Any], *, as_json: bool
+) -> NoReturn:
+    """End the command, with what is wrong with the file itself if something is."""
+    batch = Batch(as_json=as_json)
+    with batch.guard(error.file), open_container(error.file, options, quiet=True):
+        raise error
+    batch.finish()
+    raise error
 
 
 def _write(container: Container, target: Target, *, force: bool, quiet: bool) -> Report:

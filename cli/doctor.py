@@ -22,6 +22,7 @@ _NVCOMP = ("nvidia-libnvcomp-cu13", "nvidia-libnvcomp-cu12")
 #: Optional packages, the extra that brings each, and what it is for.
 _EXTRAS = (
     ("fsspec", "remote", "reading URLs"),
+    ("aiohttp", "remote", "reading http and https URLs"),
     ("rapidgzip", "gzip", "one-member gzip files on several threads"),
     ("zarr", "zarr", "Zarr arrays"),
     ("h5py", "hdf5", "HDF5 files"),

@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuload.errors import DriverError, EngineUnavailableError
 
-__all__ = ["check_engine", "hardware_unavailable"]
+__all__ = ["check_engine", "gpu_matters", "hardware_unavailable"]
 
 
 def check_engine(options: dict[str, Any]) -> None:
@@ -20,9 +20,7 @@ def check_engine(options: dict[str, Any]) -> None:
     Raises
     ------
     EngineUnavailableError
-        If the engine that is asked for by name cannot be used.
-    DriverError
-        If there is no such device.
+        If the engine that is asked for by name cannot be used, or there is no such device.
     """
     hardware = options["engine"] == "hardware"
     if not hardware and options["device"] is None:
@@ -34,10 +32,18 @@ def check_engine(options: dict[str, Any]) -> None:
         reason = hardware_unavailable(device_id, trusted=options["trusted"]) if hardware else ""
     except DriverError as error:
         if not hardware:
-            raise
+            raise EngineUnavailableError(str(error)) from None
         reason = str(error)
     if reason:
         raise EngineUnavailableError(f"the hardware engine cannot be used here: {reason}")
+
+
+def gpu_matters(options: dict[str, Any]) -> bool:
+    """Return whether there is a GPU here, or the options ask for an engine or a device."""
+    from gpuload import driver
+
+    asked = options["engine"] is not None or options["device"] is not None
+    return asked or not driver.unavailable()
 
 
 def hardware_unavailable(device_id: int | None, *, trusted: bool | None = None) -> str:

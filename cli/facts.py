@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -47,8 +48,16 @@ def record(container: Container) -> dict[str, Any]:
     }
 
 
-def labelled(container: Container) -> Iterator[tuple[str, str]]:
-    """Yield the facts as label and text."""
+def labelled(container: Container, *, passed_over: bool) -> Iterator[tuple[str, str]]:
+    """Yield the facts as label and text.
+
+    Parameters
+    ----------
+    container : Container
+        The open file.
+    passed_over : bool
+        Whether to say why other engines would not decode it.
+    """
     yield "format", container.format
     yield "stored size", _size(container.stored_size)
     raw_size = container.raw_size
@@ -61,18 +70,22 @@ def labelled(container: Container) -> Iterator[tuple[str, str]]:
     yield "chunks", f"{len(container.chunks):,}"
     yield "codecs", ", ".join(_kinds(Codec, container.chunks["codec"])) or "none"
     yield "batchable", "yes" if container.batchable else f"no: {container.serial}"
-    yield from _engine_facts(container)
+    yield from _engine_facts(container, passed_over=passed_over)
     for name, value in container.details.items():
-        if value is not None:
-            yield name.replace("_", " "), _plain(value)
+        if text := _plain(value):
+            yield name.replace("_", " "), text
 
 
-def _engine_facts(container: Container) -> Iterator[tuple[str, str]]:
+def _engine_facts(container: Container, *, passed_over: bool) -> Iterator[tuple[str, str]]:
     for choice in container.explain():
         yield "checksums", choice.checksums
-        yield "engine", f"{choice.engine}: {choice.reason}"
-        for engine, why in choice.passed_over.items():
+        yield "engine", f"{choice.engine}: {_singular(choice.reason)}"
+        for engine, why in choice.passed_over.items() if passed_over else ():
             yield "", f"not {engine}: {why}"
+
+
+def _singular(text: str) -> str:
+    return re.sub(r"\b1 (independent chunk|thread)s\b", r"1 \1", text)
 
 
 def _size(size: int) -> str:
@@ -80,6 +93,8 @@ def _size(size: int) -> str:
 
 
 def _plain(value: object) -> str:
+    if value is None:
+        return ""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from gpuload.errors import DecompressError
+from gpuload.errors import DecompressError, MissingDependencyError
 
 from .boundary import status_of
 from .messages import FAILURES, complain, describe, json_line, warn
@@ -94,12 +94,17 @@ def _is_unread_file(stream: TextIO) -> bool:
 
 @contextlib.contextmanager
 def _fsspec_errors(url: str) -> Iterator[None]:
-    """Turn what fsspec raises for unknown protocols and uninstalled file systems into OSError."""
+    """Turn what fsspec raises for unknown protocols and uninstalled packages into `FAILURES`."""
     try:
         yield
     except FAILURES:
         raise
-    except (ImportError, TypeError, ValueError) as error:
+    except ImportError as error:
+        if not url.startswith(("http://", "https://")):
+            raise OSError(f"{url}: {error}") from error
+        packages, purpose = "aiohttp and requests", "reading http and https URLs"
+        raise MissingDependencyError(packages, "remote", purpose) from error
+    except (TypeError, ValueError) as error:
         raise OSError(f"{url}: {error}") from error
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .engines import check_engine
+from .engines import check_engine, gpu_matters
 from .inputs import Batch, open_container
 from .messages import json_line, printable
 from .options import (
@@ -45,7 +45,8 @@ def command(
     A file is batchable if its chunks decode independently of one another; if it is not, the
     reason is shown. Sizes that a format does not state are shown as upper bounds. The engine is
     the one that would load the file to the current GPU, or to --device N, and on a machine without
-    one to the host.
+    one to the host. Why another one would not is shown where there is a GPU, or with --engine or
+    --device, and always in the JSON.
     """
     check_engine(options)
     batch = Batch(as_json=as_json)
@@ -54,7 +55,8 @@ def command(
             if as_json:
                 _print_json(container, with_chunks=with_chunks)
             else:
-                _print_text(container, with_chunks=with_chunks)
+                passed_over = gpu_matters(options)
+                _print_text(container, with_chunks=with_chunks, passed_over=passed_over)
     batch.finish()
 
 
@@ -73,11 +75,11 @@ def _print_json(container: Container, *, with_chunks: bool) -> None:
     click.echo("]}")
 
 
-def _print_text(container: Container, *, with_chunks: bool) -> None:
+def _print_text(container: Container, *, with_chunks: bool, passed_over: bool) -> None:
     from .chunk_rows import table_lines
     from .facts import labelled
 
-    facts = list(labelled(container))
+    facts = list(labelled(container, passed_over=passed_over))
     click.echo(printable(container.name))
     width = max(len(label) for label, _ in facts)
     for label, value in facts:

@@ -18,6 +18,7 @@ __all__ = [
     "examples",
     "files_argument",
     "force_option",
+    "json_beside_output_option",
     "json_option",
     "loading_options",
     "on_error_option",
@@ -112,8 +113,13 @@ files_argument = click.argument("files", metavar="FILE...", nargs=-1, required=T
 force_option = click.option(
     "-f", "--force", is_flag=True, help="Overwrite existing files, and write to a terminal."
 )
-json_option = click.option(
-    "--json", "as_json", is_flag=True, help="Print a JSON object for each file, one a line."
+_JSON = "Print a JSON object for each file, one a line"
+json_option = click.option("--json", "as_json", is_flag=True, help=f"{_JSON}.")
+json_beside_output_option = click.option(
+    "--json",
+    "as_json",
+    is_flag=True,
+    help=f"{_JSON}; on standard error if standard output takes the bytes (-c, -o -).",
 )
 quiet_option = click.option(
     "-q", "--quiet", is_flag=True, help="No progress bar and no warnings; errors remain."

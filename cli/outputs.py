@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
+    "NamelessOutputError",
     "Output",
     "Target",
     "check",
@@ -54,6 +55,24 @@ class Target:
 
     file: str
     output: str
+
+
+class NamelessOutputError(click.UsageError):
+    """The name of an input does not say what its output is called.
+
+    Parameters
+    ----------
+    file : str
+        The input, as it stands on the command line.
+    """
+
+    def __init__(self, file: str) -> None:
+        known = " ".join(_SUFFIXES)
+        super().__init__(
+            f"{printable(file)}: cannot tell the output's name, as its suffix is none of {known}; "
+            "give -o"
+        )
+        self.file = file
 
 
 class Output(Protocol):
@@ -126,8 +145,8 @@ def plan(
     Raises
     ------
     click.UsageError
-        If the options contradict each other, a name cannot be derived, or an output would destroy
-        an input or another output.
+        If the options contradict each other, a name cannot be derived (`NamelessOutputError`), or
+        an output would destroy an input or another output.
     """
     if (output is not None) + (output_dir is not None) + to_stdout > 1:
         raise click.UsageError("give only one of -o, --output-dir and -c")
@@ -165,11 +184,7 @@ def _default_output(file: str, output_dir: str | None) -> str:
         return "-"
     name = decompressed_name(file)
     if name is None:
-        known = " ".join(_SUFFIXES)
-        raise click.UsageError(
-            f"{printable(file)}: cannot tell the output's name, as its suffix is none of {known}; "
-            "give -o"
-        )
+        raise NamelessOutputError(file)
     return name if output_dir is None else str(Path(output_dir, Path(name).name))
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from gpuload.errors import FormatError
+
 from .engines import check_engine
-from .inputs import Batch, open_container
+from .inputs import STDIN_NAME, Batch, open_container
 from .messages import human_size, plural, printable
 from .options import (
     engine_options,
@@ -22,6 +25,8 @@ from .options import (
 from .progress import decoding_bar
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from gpuload.loader import Container
     from gpuload.report import Report
 
@@ -50,14 +55,19 @@ def command(files: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
     """Decode files and check them, writing nothing.
 
     Every bad chunk is listed with its number, its byte offset, what was found and what was
-    expected. All files are checked, also after a bad one; the exit status is 1 if any was bad.
+    expected, and every bad file has a line with BAD. All files are checked, also after a bad one;
+    the exit status is 1 if any was bad.
 
     The host decodes, unless --device names a GPU or --engine hardware asks for one.
     """
     check_engine(options)
     batch = Batch(as_json=as_json)
     for file in files:
-        with batch.guard(file), open_container(file, options, quiet=quiet) as container:
+        with (
+            batch.guard(file),
+            _bad_if_broken(file, as_json=as_json),
+            open_container(file, options, quiet=quiet) as container,
+        ):
             report = _verify(container, quiet=quiet)
             if report.failures:
                 batch.fail()
@@ -65,6 +75,19 @@ def command(files: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
             if not as_json:
                 _print(container, report, quiet=quiet)
     batch.finish()
+
+
+@contextlib.contextmanager
+def _bad_if_broken(file: str, *, as_json: bool) -> Iterator[None]:
+    """Print a line among those of the other files also if there are no chunks to speak of."""
+    try:
+        yield
+    except FormatError as error:
+        if not as_json:
+            name = STDIN_NAME if file == "-" else file
+            reason = str(error).removeprefix(f"{error.source}: ")
+            click.echo(printable(f"{name}: BAD: {reason}"))
+        raise
 
 
 def _verify(container: Container, *, quiet: bool) -> Report:

@@ -47,6 +47,9 @@ _HEAD_DTYPE = np.dtype([("word", "<u4"), ("checksum", "<u4"), ("preamble", "u1",
 _HEAD_SIZE = _HEAD_DTYPE.itemsize
 #: Most bytes that a chunk may decode to (sections 4.2 and 4.3).
 _MAXIMUM = 65536
+#: No data chunk is longer: an element stores at most six bytes for each byte that it decodes to (a
+#: literal of one byte with the longest tag; Snappy format description, section 2).
+_LONGEST = _CHECKSUM_SIZE + _PREAMBLE_SIZE + 6 * _MAXIMUM
 
 
 def is_magic(first: bytes) -> bool:
@@ -116,7 +119,7 @@ class _Walk:
             following = position + _HEADER_SIZE + (word >> 8)
             got = len(head)
             if following > end or (got < _HEAD_SIZE and got < following - position):
-                raise _cut_short(source, position, got, following)
+                raise self._no_chunk(position, head, following)
             if word & 0xFF <= _UNCOMPRESSED:
                 self.positions.append(position)
                 # Short only at the end of the file; nothing behind a chunk's end is looked at.
@@ -124,6 +127,14 @@ class _Walk:
             else:
                 self._pass_over(position, head, word >> 8)
             position = following
+
+    def _no_chunk(self, position: int, head: bytes, following: int) -> FormatError:
+        """Return the error for bytes that would be a chunk up to `following`, past the end."""
+        if len(self.positions) == 0 or _may_be_chunk(head):
+            return _cut_short(self.source, position, len(head), following)
+        found = head[:_HEADER_SIZE].hex(" ")
+        message = f"bytes behind the last chunk that form no chunk ({found}), or the file is cut"
+        return self.source.broken(position, message)
 
     def _check_start(self, first: bytes) -> None:
         if IDENTIFIER.startswith(first) and first != IDENTIFIER:
@@ -154,6 +165,14 @@ class _Walk:
         if found != IDENTIFIER:
             message = f"damaged stream identifier {found.hex(' ')}; expected {IDENTIFIER.hex(' ')}"
             raise self.source.broken(position, message)
+
+
+def _may_be_chunk(head: bytes) -> bool:
+    """Return whether a chunk can have this type and, if it is there, this length."""
+    if head[0] >= _SKIPPABLE:
+        return True
+    length = int.from_bytes(head[1:_HEADER_SIZE], "little") if len(head) >= _HEADER_SIZE else 0
+    return head[0] <= _UNCOMPRESSED and length <= _LONGEST
 
 
 def _table(source: Source, positions: array[int], heads: bytearray) -> ChunkTable:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import functools
 import json
 import statistics
 import tempfile
@@ -79,9 +80,8 @@ def rates(size: int, runs: int) -> list[dict[str, Any]]:
                 "to host": {"device": "cpu"},
                 "to host, unverified": {"device": "cpu", "verify": False},
             }.items():
-                row[name] = round(
-                    median_rate(lambda o=options: gpuload.load(path, **o), size, runs), 2
-                )
+                load = functools.partial(gpuload.load, path, **options)
+                row[name] = round(median_rate(load, size, runs), 2)
             rows.append(row)
             print(row, flush=True)
     return rows
