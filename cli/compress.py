@@ -35,9 +35,20 @@ _CODECS = {
     ".snappy": "snappy",
 }
 
+# Written out, as asking the writers would import their libraries for a help text.
+_LIMITS = """\b
+Chunk sizes in bytes, and levels (the default in brackets):
+  lz4     64K, 256K, 1M or 4M   [64K]     1 to 12        [1]
+  gzip    1K to 65280           [65280]   0 to 12        [6]
+  zstd    1K to 1G              [1M]      -131072 to 22  [3]
+  snappy  1K to 64K             [64K]     none
+
+"""
+
 
 @click.command(
-    epilog=examples(
+    epilog=_LIMITS
+    + examples(
         "gpuload compress data --codec lz4",
         "gpuload compress data -o data.zst --level 19 --chunk-size 1M",
         "gpuload compress - -o data.gz < data",
@@ -55,8 +66,8 @@ _CODECS = {
     type=click.Choice(list(_SUFFIXES)),
     help="What to write.  [default: what the suffix of OUT says]",
 )
-@size_option("--chunk-size", help="Raw bytes a chunk, for example 256K.")
-@click.option("--level", type=int, metavar="N", help="Compression level of the codec.")
+@size_option("--chunk-size", help="Raw bytes a chunk, for example 256K; see below.")
+@click.option("--level", type=int, metavar="N", help="Compression level; see below.")
 @threads_option
 @force_option
 @json_beside_output_option
@@ -75,13 +86,6 @@ def command(
 
     lz4 is an LZ4 frame with independent blocks, gzip is BGZF, zstd is a frame a chunk with the
     public seek table, snappy is the Snappy framing format.
-
-    \b
-    Chunk sizes in bytes, and levels (the default in brackets):
-      lz4     64K, 256K, 1M or 4M   [64K]     1 to 12        [1]
-      gzip    1K to 65280           [65280]   0 to 12        [6]
-      zstd    1K to 1G              [1M]      -131072 to 22  [3]
-      snappy  1K to 64K             [64K]     none
 
     The codec may be left out if OUT ends in .lz4, .gz, .bgz, .zst, .zstd, .sz or .snappy. A file
     that is there already stays, unless --force is given.

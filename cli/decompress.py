@@ -120,11 +120,9 @@ def _explain_nameless(
     error: NamelessOutputError, options: dict[str, Any], *, as_json: bool
 ) -> NoReturn:
     """End the command, with what is wrong with the file itself if something is."""
-    batch = Batch(as_json=as_json)
+    batch = Batch(keep_going=False, as_json=as_json)
     with batch.guard(error.file), open_container(error.file, options, quiet=True):
         raise error
-    batch.finish()
-    raise error
 
 
 def _write(container: Container, target: Target, *, force: bool, quiet: bool) -> Report:

@@ -119,7 +119,7 @@ json_beside_output_option = click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help=f"{_JSON}; on standard error if standard output takes the bytes (-c, -o -).",
+    help=f"{_JSON}; on standard error where the bytes go to standard output.",
 )
 quiet_option = click.option(
     "-q", "--quiet", is_flag=True, help="No progress bar and no warnings; errors remain."

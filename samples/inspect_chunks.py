@@ -21,7 +21,7 @@ def main(path: str | Path = WEATHER) -> None:
     with gpuload.open(path) as container:
         chunks = container.chunks
         parallel = "independent" if container.batchable else f"serial: {container.serial}"
-        print(f"{Path(path).name}: {container.format}, {len(chunks)} chunks, {parallel}")
+        print(f"{Path(path).name}: {container.format}, chunks: {len(chunks)}, {parallel}")
         for choice in container.explain():
             print(f"{choice.engine} engine: {choice.reason}")
         stored = chunks[chunks["raw_size"] > 0]

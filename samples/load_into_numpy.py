@@ -21,7 +21,7 @@ _TEMPERATURE_COLUMN = 2
 
 def main(path: str | Path = WEATHER) -> None:
     """Load a file, look at its bytes as an array, and load it again into an array made before."""
-    data = np.asarray(gpuload.load(path))
+    data = np.asarray(gpuload.load(path, device="cpu"))
     print(f"{Path(path).name}: {data.size:,} bytes as {data.dtype}")
     print(f"lines: {np.count_nonzero(data == _NEWLINE):,}")
     if Path(path) == WEATHER:

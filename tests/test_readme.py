@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from gpuload_cli import cli
+
+import gpuload
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -35,6 +40,29 @@ def test_python(folder: Path, capsys) -> None:
     assert printed.startswith("lz4 7 True\n")
     assert "1000" in printed.splitlines()[-1]
     assert (folder / "weather.csv.zst").stat().st_size > 0
+
+
+def test_commands(folder: Path) -> None:
+    """They run one after the other, as a user copies them, and leave what they say they do."""
+    (example,) = (block for block in blocks("sh") if block.startswith("gpuload "))
+    shim = folder / "bin" / "gpuload"
+    shim.parent.mkdir()
+    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m gpuload "$@"\n')
+    shim.chmod(0o755)
+    content = bytes(gpuload.load(WEATHER, device="cpu"))
+    (folder / "weather.csv").write_bytes(content)
+    path = os.pathsep.join((str(shim.parent), os.environ["PATH"]))
+    done = subprocess.run(
+        ["sh", "-e"],
+        input=example,
+        text=True,
+        capture_output=True,
+        env={**os.environ, "PATH": path},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert content.decode().startswith("".join(done.stdout.splitlines(keepends=True)[:3]))
+    for name in ("data", "logs.txt", "unpacked/logs", "unpacked/table"):
+        assert (folder / name).read_bytes() == content
 
 
 def test_errors(folder: Path) -> None:

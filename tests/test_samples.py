@@ -63,7 +63,7 @@ def test_load_into_numpy_takes_a_file(capsys, tmp_path) -> None:
 def test_inspect_chunks(capsys) -> None:
     sample("inspect_chunks").main()
     printed = capsys.readouterr().out
-    assert f"weather.csv.lz4: lz4, {WEATHER_CHUNKS} chunks, independent" in printed
+    assert f"weather.csv.lz4: lz4, chunks: {WEATHER_CHUNKS}, independent" in printed
     counts = re.findall(r"^ +[\d.]+ to +[\d.]+ +(\d+)", printed, re.MULTILINE)
     assert sum(map(int, counts)) == WEATHER_CHUNKS
 
@@ -77,7 +77,7 @@ def test_inspect_chunks_of_a_serial_file(capsys, tmp_path) -> None:
         subprocess.run([gzip, "-c"], input=b"one\ntwo\n" * 99, stdout=file, check=True)
     sample("inspect_chunks").main(path)
     printed = capsys.readouterr().out
-    assert "lines.gz: gzip, 1 chunks, serial: " in printed
+    assert "lines.gz: gzip, chunks: 1, serial: " in printed
     assert "at most" in printed
 
 

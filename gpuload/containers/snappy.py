@@ -110,7 +110,7 @@ class _Walk:
 
     def run(self) -> None:
         """Visit every chunk of the stream."""
-        source, peek, end = self.source, self.source.peek, self.source.size
+        peek, end = self.source.peek, self.source.size
         self._check_start(peek(0, len(IDENTIFIER)))
         position = 0
         while position < end:
@@ -169,7 +169,7 @@ class _Walk:
 
 def _may_be_chunk(head: bytes) -> bool:
     """Return whether a chunk can have this type and, if it is there, this length."""
-    if head[0] >= _SKIPPABLE:
+    if not head or head[0] >= _SKIPPABLE:
         return True
     length = int.from_bytes(head[1:_HEADER_SIZE], "little") if len(head) >= _HEADER_SIZE else 0
     return head[0] <= _UNCOMPRESSED and length <= _LONGEST

@@ -6,11 +6,17 @@ import gzip
 import io
 import json
 import os
+import re
 
 import lz4.frame
 import pytest
 import zstandard
+from gpuload_cli.options import parse_size
 
+from gpuload.writers import WRITERS
+
+#: A codec in the help text: its chunk sizes, its levels, and the defaults.
+HELP = re.compile(r"  +\w+  +(.*?) +\[(\w+)\] +(none|-?\d+ to \d+)(?: +\[(\d+)\])?")
 SUFFIXES = {"lz4": ".lz4", "gzip": ".gz", "zstd": ".zst", "snappy": ".sz"}
 
 
@@ -67,6 +73,25 @@ def test_codec_must_be_clear(run, source, words: list[str]) -> None:
     result = run("compress", source, *words)
     assert result.exit_code == 2
     assert "--codec lz4|gzip|zstd|snappy" in result.stderr
+    assert ".bgz .gz .lz4 .snappy .sz .zst .zstd" in result.stderr
+
+
+def test_help_states_what_the_writers_allow(run) -> None:
+    lines = {
+        line.split()[0]: line for line in run("compress", "--help").stdout.splitlines() if line
+    }
+    for codec, writer in WRITERS.items():
+        sizes, default, levels, level = HELP.fullmatch(lines[codec]).groups()
+        assert parse_size(default) == writer.default_chunk_size
+        numbers = [parse_size(size) for size in re.findall(r"\d+[KMG]?", sizes)]
+        ends = [numbers[0], numbers[-1]]
+        assert ends == [writer.chunk_sizes[0], writer.chunk_sizes[-1]]
+        if levels == "none":
+            assert not writer.levels
+        else:
+            least, most = map(int, levels.split(" to "))
+            assert range(least, most + 1) == writer.levels
+            assert int(level) == writer.default_level
 
 
 def test_chunk_size(run, source, tmp_path) -> None:

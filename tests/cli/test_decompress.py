@@ -38,16 +38,52 @@ def test_several_files_into_a_directory(run, gzip_file, lz4_file, tmp_path, text
     }
 
 
-def test_output_directory_must_exist(run, gzip_file, tmp_path) -> None:
-    result = run("decompress", gzip_file, "--output-dir", tmp_path / "none")
+def test_output_directory_is_created(run, gzip_file, tmp_path, text) -> None:
+    out = tmp_path / "new" / "folder"
+    assert run("decompress", gzip_file, "--output-dir", out).exit_code == 0
+    assert (out / "text").read_bytes() == text
+
+
+@pytest.mark.parametrize("name", ["none.gz", "bad.gz"])
+def test_output_directory_is_not_created_for_nothing(run, tmp_path, name: str) -> None:
+    (tmp_path / "bad.gz").write_bytes(b"no gzip file")
+    assert run("decompress", tmp_path / name, "--output-dir", tmp_path / "out").exit_code == 1
+    assert os.listdir(tmp_path) == ["bad.gz"]
+
+
+def test_output_directory_that_is_a_file(run, gzip_file) -> None:
+    result = run("decompress", gzip_file, "--output-dir", gzip_file)
     assert result.exit_code == 2
-    assert "does not exist" in result.stderr
+    assert "is a file" in result.stderr
 
 
 def test_nothing_is_written_if_a_later_name_is_unknown(run, gzip_file, tmp_path) -> None:
+    (tmp_path / "name.txt").write_bytes(gzip_file.read_bytes())
     result = run("decompress", gzip_file, tmp_path / "name.txt")
     assert result.exit_code == 2
-    assert os.listdir(tmp_path) == ["text.gz"]
+    assert f"{tmp_path}/name.txt: cannot tell the output's name" in result.stderr
+    assert sorted(os.listdir(tmp_path)) == ["name.txt", "text.gz"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"\xfd7zXZ\x00\x00\x04", "this is an xz file, which gpuload does not read"),
+        (None, "No such file or directory"),
+    ],
+)
+def test_what_a_file_is_matters_more_than_its_suffix(
+    run, gzip_file, tmp_path, content, message: str
+) -> None:
+    path = tmp_path / "data.xz"
+    if content is not None:
+        path.write_bytes(content)
+    result = run("decompress", gzip_file, path, "--json")
+    assert result.exit_code == 1
+    assert message in result.stderr
+    assert "cannot tell" not in result.stderr
+    assert message in json.loads(result.stdout)["error"]
+    assert not (tmp_path / "text").exists()
 
 
 def test_format_is_not_told_by_the_name(run, tmp_path, text) -> None:
@@ -375,3 +411,21 @@ def test_url_that_cannot_be_read(run, tmp_path, url: str) -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith(f"gpuload: error: {url}: ")
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("url", ["http://host/a.gz", "https://host/a.gz"])
+def test_url_that_needs_a_package(run, monkeypatch, url: str) -> None:
+    """fsspec raises ImportError where what it needs for a protocol is missing."""
+
+    def refuse(_: str) -> None:
+        raise ImportError("HTTPFileSystem requires aiohttp")
+
+    monkeypatch.setattr("gpuload.sources._open_url", refuse)
+    result = run("decompress", url, "-c")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f"gpuload: error: {url}: reading http and https URLs needs aiohttp and requests: "
+        "pip install 'gpuload[remote]'\n"
+    )
+    result = run("decompress", "other://host/a.gz", "-c")
+    assert result.stderr == "gpuload: error: other://host/a.gz: HTTPFileSystem requires aiohttp\n"

@@ -59,8 +59,9 @@ class TestHardwareEngine:
         assert result.exit_code == 2
         assert (tmp_path / "data").read_bytes() == b"old"
 
-    def test_usage_errors_come_first(self, run, tmp_path) -> None:
-        result = run("decompress", tmp_path / "name.txt", "--engine", "hardware")
+    def test_usage_errors_come_first(self, run, lz4_file, tmp_path) -> None:
+        path = lz4_file.path.rename(tmp_path / "name.txt")
+        result = run("decompress", path, "--engine", "hardware")
         assert "cannot tell the output's name" in result.stderr
 
 
@@ -106,7 +107,7 @@ class TestDevice:
     @every_command
     def test_one_line_says_why_not(self, run, lz4_file, gzip_file, name: str) -> None:
         result = run(name, lz4_file.path, gzip_file, "--device", "0")
-        assert (result.exit_code, result.stdout) == (1, "")
+        assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr == f"gpuload: error: device 0 can't be used: {NO_CUDA}\n"
 
     def test_that_fails_on_the_way(self, run, lz4_file, monkeypatch) -> None:
@@ -141,9 +142,12 @@ class TestInspect:
     @pytest.mark.parametrize(
         ("words", "reason"),
         [
-            ([], NO_CUDA),
+            (["--engine", "auto"], NO_CUDA),
             (["--engine", "host"], "the host engine was asked for"),
-            (["--untrusted"], "it has no bounds of its own, and the input is not trusted"),
+            (
+                ["--engine", "auto", "--untrusted"],
+                "it has no bounds of its own, and the input is not trusted",
+            ),
         ],
     )
     def test_says_why_not_the_hardware(self, run, lz4_file, words: list[str], reason: str) -> None:
@@ -154,6 +158,11 @@ class TestInspect:
         (record,) = json.loads(run("inspect", "--json", lz4_file.path, *words).stdout)["engines"]
         assert record["engine"] == "host"
         assert record["passed_over"] == {"hardware": reason}
+
+    def test_does_not_speak_of_a_gpu_that_nobody_expects(self, run, lz4_file) -> None:
+        assert "hardware" not in run("inspect", lz4_file.path).stdout
+        (record,) = json.loads(run("inspect", "--json", lz4_file.path).stdout)["engines"]
+        assert record["passed_over"] == {"hardware": NO_CUDA}
 
 
 @pytest.mark.parametrize(

@@ -115,11 +115,23 @@ def test_goes_on_after_a_bad_file(run, tmp_path, lz4_file) -> None:
 
 
 def test_unknown_format_shows_the_first_bytes(run, tmp_path) -> None:
-    (tmp_path / "what").write_bytes(b"PK\x03\x04 and more")
+    (tmp_path / "what").write_bytes(b"what")
     result = run("inspect", tmp_path / "what")
     assert result.exit_code == 1
-    assert "50 4b 03 04" in result.stderr
+    assert "77 68 61 74" in result.stderr
     assert "Zstandard" in result.stderr
+
+
+def test_one_chunk_is_singular(run, tmp_path) -> None:
+    path = tmp_path / "one.lz4"
+    path.write_bytes(lz4.frame.compress(b"one", block_linked=False))
+    assert fact(run("inspect", path).stdout, "engine").startswith("host: 1 independent chunk on ")
+
+
+def test_facts_without_content_are_left_out(run, gzip_file) -> None:
+    output = run("inspect", gzip_file).stdout
+    assert "subfields" not in output
+    assert all(len(line.split("  ")) > 2 for line in output.splitlines()[1:])
 
 
 def test_odd_names(run, tmp_path, lz4_file) -> None:

@@ -47,9 +47,23 @@ def test_all_files_are_checked(run, lz4_file, gzip_file, tmp_path) -> None:
     result = run("verify", lz4_file.path, broken, tmp_path / "none.gz", gzip_file)
     assert result.exit_code == 1
     assert f"{lz4_file.path}: BAD, 1 of 5 chunks" in result.stdout
-    assert f"gpuload: error: {broken}: " in result.stderr
+    assert f"gpuload: error: {broken}: byte 0: unknown format" in result.stderr
+    assert f"{broken}: BAD: byte 0: unknown format" in result.stdout
+    assert "none.gz" not in result.stdout
     assert f"gpuload: error: {tmp_path}/none.gz: No such file" in result.stderr
     assert f"{gzip_file}: ok, " in result.stdout
+
+
+def test_a_cut_file_is_bad(run, lz4_file) -> None:
+    path = lz4_file.path
+    path.write_bytes(path.read_bytes()[:-9])
+    result = run("verify", path)
+    assert result.exit_code == 1
+    (line,) = result.stdout.splitlines()
+    assert line.startswith(f"{path}: BAD: byte ")
+    assert result.stderr == f"gpuload: error: {line.replace(' BAD:', '')}\n"
+    (record,) = map(json.loads, run("verify", "--json", path).stdout.splitlines())
+    assert record["ok"] is False
 
 
 def test_json(run, lz4_file, gzip_file, tmp_path) -> None:

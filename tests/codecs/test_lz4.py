@@ -47,6 +47,14 @@ def test_block_of_the_reference_encoder(kind, size, more):
     assert run(compress(data), size + more) == data
 
 
+def test_missing_dictionary_may_be_the_reason():
+    hint = ", or was made with a dictionary that was not given"
+    for dictionary in (None, b"a dictionary"):
+        with pytest.raises(CorruptChunkError) as caught:
+            run(b"\x1fa\x01", 100, dictionary=dictionary)
+        assert (hint in str(caught.value)) == (dictionary is None)
+
+
 def test_lengths_at_which_another_byte_begins():
     for length in (4, 18, 19, 20, 273, 274, 275, 528, 529, 530, 5000):
         for literals in (1, 14, 15, 16, 269, 270, 271, 524, 525, 526):

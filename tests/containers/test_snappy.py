@@ -197,6 +197,24 @@ class TestOtherChunks:
             index(PLAIN + chunk(kind, b"body"))
         assert caught.value.offset == len(PLAIN)
 
+    @pytest.mark.parametrize(
+        "tail",
+        [
+            b"garbage",  # the reserved type 0x67
+            b"a\n",
+            b"\x00\xff\xff\xff...",  # a compressed chunk of 16 MiB, which decodes to 64 KiB at most
+        ],
+    )
+    def test_bytes_behind_the_last_chunk(self, tail: bytes) -> None:
+        with pytest.raises(FormatError, match=r"form no chunk .*, or the file is cut") as caught:
+            index(PLAIN + tail)
+        assert caught.value.offset == len(PLAIN)
+
+    @pytest.mark.parametrize("tail", [b"\x01", b"\x80abc", b"\x00\x00\x01\x00...", b"\xfe\xff"])
+    def test_chunk_that_is_cut(self, tail: bytes) -> None:
+        with pytest.raises(FormatError, match="the file ends here"):
+            index(PLAIN + tail)
+
 
 class TestIdentifier:
     def test_format_is_found_by_it(self) -> None:
@@ -254,7 +272,7 @@ class TestCorpus:
     @pytest.mark.parametrize(
         ("name", "message"),
         [
-            ("chunk_len_huge", "ends here"),
+            ("chunk_len_huge", "form no chunk"),
             ("identifier_flip", "stream identifier"),
             ("no_identifier", "a Snappy stream starts with"),
             ("preamble_huge", "decodes to 4294967295 bytes"),

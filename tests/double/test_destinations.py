@@ -106,6 +106,19 @@ def fill(address, size, stream):
     Buffer.from_handle(address, size).fill(0xEE, stream=stream)
 
 
+@each_way(*WAYS)
+def test_a_load_comes_after_the_work_of_its_destination(files, stream, options):
+    """An array names the stream that it is still being written on (its interface, version 3)."""
+    other = new_stream()
+    with allocate("DecompressMemory", len(TEXT), stream) as address:
+        fill(address, len(TEXT), other)
+        out = UserArray(address, len(TEXT), stream=int(other.handle))
+        gpuload.load(files["gzip"], out=out, stream=stream, **QUICK | options)
+        other.sync()
+        assert read(address, len(TEXT), stream) == TEXT
+    other.close()
+
+
 @each_way("engine", "trusted", "host")
 def test_work_on_the_stream_sees_the_bytes(files, stream, options):
     """A copy that is queued after the load reads what was loaded."""

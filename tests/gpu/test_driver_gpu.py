@@ -212,7 +212,7 @@ def test_a_forked_process_is_told():
                 assert "spawn" in str(error), error
             else:
                 os._exit(2)
-            buffer.close()
+            del buffer
             memory.close()
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
