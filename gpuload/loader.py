@@ -136,7 +136,7 @@ class Container:
         elif HARDWARE in choice.engines:
             reason = f"{self.chunks.size} independent chunks in batches"
         else:
-            reason = f"{self.chunks.size} independent chunks on {threads} threads"
+            reason = f"{self.chunks.size} independent chunks on up to {threads} threads"
         checksums = self._checksums()
         if HARDWARE in choice.engines and self._options.verify == "auto":
             checksums += " (not checked where the engine decodes; verify=True checks on the host)"

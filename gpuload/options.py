@@ -43,7 +43,8 @@ class Options:
         Which checksums to check: "auto" those that can be checked where the bytes are decoded (on
         the host all of them), True all of them.
     threads : int, optional
-        Host threads; default one for each CPU that this process may use.
+        Host threads; by default one for each CPU that this process may use, fewer where chunks
+        are small.
     memory_limit : int
         Scratch bytes beyond the result.
     max_output : int, optional
