@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
+import time
 import warnings
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,9 @@ if TYPE_CHECKING:
 __all__ = ["exit_status", "prepare_process", "status_of"]
 
 _STOPPING = ("SIGINT", "SIGTERM", "SIGHUP")
+#: Seconds after a signal in which others are ignored.
+_CLEANUP = 1.0
+_stopped: float | None = None
 
 
 def exit_status(work: Callable[[], object]) -> int:
@@ -80,10 +84,13 @@ def prepare_process() -> None:
 
 
 def _stop(number: int, _: FrameType | None) -> None:
-    # A second signal must not interrupt the cleanup that the first one started.
-    for name in _STOPPING:
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    # One more signal must not interrupt the cleanup that the first one started. It counts again
+    # later: Python drops what is raised in a callback of a weak reference, and goes on.
+    global _stopped
+    now = time.monotonic()
+    if _stopped is not None and now - _stopped < _CLEANUP:
+        return
+    _stopped = now
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     raise SystemExit(128 + number)

@@ -168,8 +168,15 @@ class Run:
             stored_limit=limit,
             engines=self.engines,
         )
+        # Zstandard keeps a window of its own, which is as large as its content or smaller.
+        codecs = self.index.chunks["codec"]
         sizes = [
-            w.end - w.start + (0 if in_place else w.raw_size) for w in windows if not w.streamed
+            w.end
+            - w.start
+            + (0 if in_place else w.raw_size)
+            + (w.raw_size if codecs[w.first] == Codec.ZSTD else 0)
+            for w in windows
+            if not w.streamed
         ]
         fitting = self.options.memory_limit // max([1, *sizes])
         threads = self.options.threads or self._useful_threads()
@@ -206,8 +213,7 @@ class Run:
         workers: list[Future[None]] = []
         pool = ThreadPoolExecutor(self.report.threads, "gpuload")
         try:
-            for _ in range(self.report.threads):
-                workers.append(pool.submit(self._work, numbers))  # noqa: PERF401 (interrupted)
+            self._start(pool, workers, numbers)
             self._attend(workers, progress)
         except BaseException:
             self._stop()
@@ -222,6 +228,21 @@ class Run:
             del workers[:], worker
         self.spans.passed(self.index.chunks.size)
         return self._finished(time.perf_counter() - began)
+
+    def _start(
+        self, pool: ThreadPoolExecutor, workers: list[Future[None]], numbers: Iterator[int]
+    ) -> None:
+        try:
+            for _ in range(self.report.threads):
+                workers.append(pool.submit(self._work, numbers))  # noqa: PERF401 (interrupted)
+        except RuntimeError as error:
+            # A limit on threads or on memory; those that did start do all of the work.
+            self.report.threads = len(pool._threads)
+            if not self.report.threads:
+                raise MemoryLimitError(
+                    f"{self.index.source.name}: the system starts no thread ({error}); raise its "
+                    "limits on memory and processes"
+                ) from None
 
     def _attend(self, workers: list[Future[None]], progress: Progress | None) -> None:
         """Wait for the workers; meanwhile report progress, and write what they hand over."""
@@ -387,6 +408,8 @@ class Run:
                     size += piece.size
                     if size > window.raw_size:
                         break
+                    if not piece.size:
+                        continue
                     delivery.result()
                     delivery = second.submit(self._hand_on, window.first, piece)
             finally:

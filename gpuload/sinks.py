@@ -87,7 +87,9 @@ class DescriptorSink:
             return os.write(self._fd, view)
         except BlockingIOError:
             # Whoever made the pipe non-blocking still wants all of its bytes.
-            select.select([], [self._fd], [])
+            ready = select.poll()
+            ready.register(self._fd, select.POLLOUT)
+            ready.poll()
             return 0
 
 

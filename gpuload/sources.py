@@ -286,8 +286,12 @@ def _open_url(url: str) -> Source:
         import fsspec
     except ImportError:
         raise MissingDependencyError("fsspec", "remote", f"reading {url}") from None
-    files, path = fsspec.core.url_to_fs(url)
-    size = files.size(path)
+    try:
+        files, path = fsspec.core.url_to_fs(url)
+        size = files.size(path)
+    except (AttributeError, TypeError) as error:
+        # What some of its file systems say to URLs that they cannot read.
+        raise OSError(f"fsspec cannot open {url}: {error}") from error
     if size is not None:
         return FsspecSource(files, path, int(size), url)
     # A server that does not say how long a file is will hardly send a part of it.

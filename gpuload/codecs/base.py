@@ -39,6 +39,7 @@ Decoder = Callable[[Bytes, Bytes], int]
 
 #: Bytes that a stream decoder yields at a time, about.
 PIECE = 1 << 20
+_SIGN_OF_LIFE = 512
 
 
 class CorruptChunkError(Exception):
@@ -145,10 +146,15 @@ def mismatch(kind: int, expected: int, found: int) -> str:
 
 
 def gather(parts: Iterable[bytes | bytearray]) -> Iterator[Bytes]:
-    """Join small parts to pieces of at least `PIECE` bytes (the last one may be shorter)."""
+    """Join small parts to pieces of at least `PIECE` bytes (the last one may be shorter).
+
+    After many parts that gave little, an empty piece tells the caller that work goes on.
+    """
     waiting: list[bytes | bytearray] = []
     size = 0
-    for part in parts:
+    for number, part in enumerate(parts, 1):
+        if number % _SIGN_OF_LIFE == 0:
+            yield np.empty(0, np.uint8)
         if part:
             waiting.append(part)
         size += len(part)

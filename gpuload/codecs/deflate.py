@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from gpuload.codecs.base import Bytes, CorruptChunkError
+from gpuload.chunks import Checksum
+from gpuload.codecs.base import Bytes, CorruptChunkError, check
 
-__all__ = ["decode"]
+__all__ = ["decode", "decode_checked"]
+
+#: The smallest gzip header (RFC 1952, section 2.3): nothing is known of the file.
+_HEADER = bytes([0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255])
 
 
 def decode(stored: Bytes, slot: Bytes) -> int:
@@ -24,3 +28,25 @@ def decode(stored: Bytes, slot: Bytes) -> int:
         raise CorruptChunkError(f"the DEFLATE stream decodes to more than {slot.size} bytes")
     slot[: len(decoded)] = np.frombuffer(decoded, np.uint8)
     return len(decoded)
+
+
+def decode_checked(stored: Bytes, slot: Bytes, crc: int) -> int:
+    """Decode a payload that must fill the slot, give this CRC-32, and end where its stream ends.
+
+    libdeflate does not say where a raw stream ended, and would take a payload with anything behind
+    it. As a gzip member it is decoded just as fast, and the trailer is looked for at that place.
+    """
+    import deflate
+
+    trailer = crc.to_bytes(4, "little") + slot.size.to_bytes(4, "little")
+    try:
+        member = b"".join((_HEADER, stored, trailer))
+        decoded = deflate.gzip_decompress(member, max(1, slot.size))
+    except deflate.DeflateError:
+        size = decode(stored, slot)
+        if size == slot.size:
+            check(Checksum.CRC32, slot, crc)
+            raise CorruptChunkError("bytes follow the end of the DEFLATE stream") from None
+        return size
+    slot[:] = np.frombuffer(decoded, np.uint8)
+    return slot.size

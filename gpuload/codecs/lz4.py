@@ -68,7 +68,7 @@ def _looks_size_prefixed(stored: Bytes, capacity: int) -> bool:
     return stored.size >= 4 and int.from_bytes(stored[:4].tobytes(), "little") <= capacity
 
 
-def _decode_with_history(stored: Bytes, capacity: int, history: bytes) -> bytes:
+def _decode_with_history(stored: Bytes, capacity: int, history: bytes | memoryview) -> bytes:
     import lz4.block
 
     try:
@@ -89,7 +89,7 @@ def _copy(decoded: bytes, slot: Bytes) -> int:
     return len(decoded)
 
 
-def _corrupt(stored_size: int, capacity: int, history: bytes) -> CorruptChunkError:
+def _corrupt(stored_size: int, capacity: int, history: bytes | memoryview) -> CorruptChunkError:
     message = (
         f"the LZ4 block ({stored_size} stored bytes) is damaged, "
         f"or decodes to more than {capacity} bytes"
@@ -110,19 +110,19 @@ class ChainDecoder(StreamDecoder):
 
     def _blocks(self) -> Iterator[bytes]:
         start = (self.options.dictionary or b"")[-HISTORY:]
-        history = start
+        history = bytearray(start)
         for number, row in enumerate(self.rows):
-            before = history if row["chained"] else start
+            if not row["chained"]:
+                history[:] = start
             try:
-                decoded = self._decode_row(row, before)
+                decoded = self._decode_row(row, history)
             except CorruptChunkError as error:
                 error.row = number
                 raise
-            short = len(decoded) < HISTORY
-            history = (before + decoded)[-HISTORY:] if short else decoded[-HISTORY:]
+            _extend(history, decoded)
             yield decoded
 
-    def _decode_row(self, row: np.void, history: bytes) -> bytes:
+    def _decode_row(self, row: np.void, history: bytearray) -> bytes:
         stored = np.empty(int(row["stored_size"]), np.uint8)
         self.source.read_exact(int(row["offset"]), memoryview(stored))
         self.position = int(row["offset"]) + stored.size
@@ -131,7 +131,15 @@ class ChainDecoder(StreamDecoder):
             self.verified[int(row["checksum_kind"])] += 1
         if row["codec"] == Codec.RAW:
             return stored.tobytes()
-        decoded = _decode_with_history(stored, int(row["raw_size"]), history)
+        with memoryview(history)[-HISTORY:] as before:
+            decoded = _decode_with_history(stored, int(row["raw_size"]), before)
         if not self.vouched:
             refuse_zero_offset(stored, np.frombuffer(decoded, np.uint8))
         return decoded
+
+
+def _extend(history: bytearray, decoded: bytes) -> None:
+    """Append to a history, and cut what no match can reach once in a while."""
+    history += decoded[-HISTORY:]
+    if len(history) > 8 * HISTORY:
+        del history[:-HISTORY]

@@ -8,6 +8,8 @@ follows the sequences from the first byte.
 
 from __future__ import annotations
 
+import threading
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,6 +27,8 @@ __all__ = ["has_zero_offset"]
 _MIN_MATCH = 4
 #: Bytes of a block that are looked at together: about a hundred bytes of memory for each.
 _SEGMENT = 64 << 10
+#: Held for large blocks, whose copies and indices are several times as large as they are.
+_one_at_a_time = threading.Lock()
 
 
 def has_zero_offset(stored: Bytes, decoded: Bytes) -> bool:
@@ -37,6 +41,11 @@ def has_zero_offset(stored: Bytes, decoded: Bytes) -> bool:
     decoded : ndarray of uint8
         What it decoded to.
     """
+    with _one_at_a_time if stored.size > _SEGMENT else nullcontext():
+        return _has_zero_offset(stored, decoded)
+
+
+def _has_zero_offset(stored: Bytes, decoded: Bytes) -> bool:
     if b"\0\0" not in stored.tobytes() or bytes(_MIN_MATCH) not in decoded.tobytes():
         return False
     ends = _ends_of_lengths(stored)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import threading
 from contextlib import contextmanager
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,11 +51,12 @@ def decoder(dictionary: bytes | None, *, verify: bool = True) -> Decoder:
         Whether to compare the checksums that frames carry.
     """
     local = threading.local()
+    given = _dictionary(dictionary)
 
     def decode(stored: Bytes, slot: Bytes) -> int:
         _check_complete(lambda at, size: stored[at : at + size].tobytes(), stored.size)
         if not hasattr(local, "frame"):
-            local.frame = _decompressor(dictionary)
+            local.frame = _decompressor(given())
         with _translated():
             reader = local.frame.stream_reader(stored if verify else _without_checksum(stored))
             size: int = reader.readinto(slot) if slot.size else 0
@@ -109,14 +111,25 @@ def _check_complete(peek: Callable[[int, int], bytes], stored_size: int) -> None
         )
 
 
-def _decompressor(dictionary: bytes | None) -> Any:
+def _dictionary(data: bytes | None) -> Callable[[], Any]:
+    """Return a function that returns the library's form of a dictionary, made on the first call."""
+
+    @cache
+    def make() -> Any:
+        import zstandard
+
+        with _translated():
+            return zstandard.ZstdCompressionDict(data) if data else None
+
+    return make
+
+
+def _decompressor(dictionary: Any) -> Any:
     import zstandard
 
-    with _translated():
-        data = zstandard.ZstdCompressionDict(dictionary) if dictionary else None
     # Readers have compared the windows with the limit; what is left may be as large as it gets.
     try:
-        return zstandard.ZstdDecompressor(dict_data=data, max_window_size=_LARGEST_WINDOW)
+        return zstandard.ZstdDecompressor(dict_data=dictionary, max_window_size=_LARGEST_WINDOW)
     except zstandard.ZstdError as error:
         raise CorruptChunkError(f"the dictionary that was given is no good: {error}") from None
 
@@ -168,7 +181,7 @@ class FrameDecoder(StreamDecoder):
             )
 
     def _decoded(self, payload: _Payload) -> Iterator[Bytes]:
-        frame = _decompressor(self.options.dictionary)
+        frame = _decompressor(_dictionary(self.options.dictionary)())
         reader = frame.stream_reader(payload, read_size=_READ_SIZE)
         # Two buffers in turn: the caller may still read one while the other is filled.
         buffers = [np.empty(PIECE, np.uint8) for _ in range(2)]
@@ -187,7 +200,7 @@ class _FrameChecksum:
     def __init__(self, source: Source, row: np.void) -> None:
         self._expected = int(row["checksum"])
         start, end = int(row["offset"]), int(row["offset"] + row["stored_size"])
-        self._own = bool(source.peek(start + _DESCRIPTOR, 1)[0] & _CHECKSUM_FLAG)
+        self._own = bool(source.peek_exact(start + _DESCRIPTOR, 1)[0] & _CHECKSUM_FLAG)
         self._found = int.from_bytes(source.peek(end - _CHECKSUM_SIZE, _CHECKSUM_SIZE), "little")
         needed = not self._own and row["checksum_kind"] != Checksum.NONE
         self._running = checksums.running(Checksum.XXH64_LOW) if needed else None
@@ -211,7 +224,9 @@ class _Payload(io.RawIOBase):
         self._descriptor = offset + _DESCRIPTOR
         self.position = offset
         self._end = offset + size
-        self._strip = not verify and bool(source.peek(self._descriptor, 1)[0] & _CHECKSUM_FLAG)
+        self._strip = not verify and bool(
+            source.peek_exact(self._descriptor, 1)[0] & _CHECKSUM_FLAG
+        )
         if self._strip:
             self._end -= _CHECKSUM_SIZE
 

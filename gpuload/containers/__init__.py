@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gpuload.containers import foreign, gzip, lz4, skippable, snappy, zstd
+from gpuload.containers.bounded import BoundedSource
 from gpuload.errors import FormatError
 
 if TYPE_CHECKING:
@@ -55,7 +56,16 @@ def read_index(source: Source, options: Options) -> Index:
         if it is a common one), or the framing is broken.
     UnsupportedCodecError
         If the file needs a version, a codec or a dictionary that is not at hand.
+    MemoryLimitError
+        If the file has more chunks than `memory_limit` has room for.
     """
+    bounded = BoundedSource(source, options)
+    index = _read(bounded, options)
+    index.source = source
+    return index
+
+
+def _read(source: Source, options: Options) -> Index:
     first = source.peek(0, _SHOWN)
     # Skippable frames are shared by LZ4 and Zstandard: what follows them decides.
     magic = source.peek(skippable.skip(source, 0), 4) if skippable.is_magic(first) else first

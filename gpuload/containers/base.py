@@ -90,7 +90,8 @@ class Index:
     @property
     def raw_bound(self) -> int:
         """Most bytes that the file can decode to."""
-        return int(self.chunks["raw_size"].sum())
+        sizes: list[int] = self.chunks["raw_size"].tolist()
+        return sum(sizes)
 
     @property
     def raw_size(self) -> int | None:
@@ -100,7 +101,8 @@ class Index:
         covered = int(self.spans["count"].sum()) == self.chunks.size
         if not covered or (self.spans["raw_size"] == UNKNOWN).any():
             return None
-        return int(self.spans["raw_size"].sum())
+        sizes: list[int] = self.spans["raw_size"].tolist()
+        return sum(sizes)
 
     @property
     def checksum_kinds(self) -> npt.NDArray[np.uint8]:

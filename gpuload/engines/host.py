@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gpuload import codecs
 from gpuload.chunks import Checksum, Codec
 from gpuload.codecs.base import CorruptChunkError, check, mismatch
+from gpuload.codecs.deflate import decode_checked
 from gpuload.codecs.zstd import embedded_checksum
 from gpuload.engines.base import Engine, HostBatch, Outcome, Status, Submission
 
@@ -88,11 +89,15 @@ class HostEngine(Engine[HostBatch]):
     ) -> int:
         if self._verify and kind == Checksum.XXH32_STORED:
             check(kind, stored, checksum)
-        size = self._decoders[codec](stored, slot)
+        checked = self._verify and exact and codec == Codec.DEFLATE and kind == Checksum.CRC32
+        if checked:
+            size = decode_checked(stored, slot, checksum)
+        else:
+            size = self._decoders[codec](stored, slot)
         if exact and size != slot.size:
             reason = f"it decodes to {size} bytes, the file says {slot.size}"
             raise CorruptChunkError(reason, actual=size)
-        if self._verify and kind not in _BEFORE_DECODING:
+        if self._verify and not checked and kind not in _BEFORE_DECODING:
             _check_decoded(kind, codec, stored, slot[:size], checksum)
         return size
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuload.codecs.base import CorruptChunkError
-from gpuload.codecs.deflate import decode
+from gpuload.codecs.deflate import decode, decode_checked
 from tests.helpers.payloads import KINDS, POISON, deflate, sample
 
 
@@ -175,3 +175,36 @@ def test_damaged_streams_decode_as_zlib_says_or_not_at_all():
         except CorruptChunkError:
             continue
         assert got == zlib.decompressobj(-zlib.MAX_WBITS).decompress(stored)
+
+
+class TestDecodeChecked:
+    """With the CRC-32 at hand, a payload must end where its stream ends."""
+
+    @staticmethod
+    def decoded(stored, size, crc):
+        slot = np.full(size, 0xCD, np.uint8)
+        taken = decode_checked(np.frombuffer(stored, np.uint8), slot, crc)
+        return slot[:taken].tobytes()
+
+    @pytest.mark.parametrize("data", [b"", b"a", b"hello" * 9, bytes(70_000)])
+    def test_good(self, data):
+        assert self.decoded(deflate(data), len(data), zlib.crc32(data)) == data
+
+    @pytest.mark.parametrize("behind", [b"\0", b"junk", deflate(b"hidden")])
+    def test_bytes_behind_the_stream(self, behind):
+        data = b"hello" * 9
+        with pytest.raises(CorruptChunkError, match="bytes follow the end") as caught:
+            self.decoded(deflate(data) + behind, len(data), zlib.crc32(data))
+        assert not caught.value.checksum
+
+    def test_wrong_checksum(self):
+        with pytest.raises(CorruptChunkError, match="CRC-32") as caught:
+            self.decoded(deflate(b"hello"), 5, 1)
+        assert caught.value.checksum
+
+    def test_shorter_than_stated(self):
+        assert self.decoded(deflate(b"hello"), 9, 1) == b"hello"
+
+    def test_longer_than_stated(self):
+        with pytest.raises(CorruptChunkError, match="more than 3 bytes"):
+            self.decoded(deflate(b"hello"), 3, zlib.crc32(b"hello"))
