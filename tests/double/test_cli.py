@@ -447,7 +447,7 @@ class TestOtherMachines:
         assert reason in result.stdout
 
     def test_inspect(self, settings: str, reason: str, good) -> None:
-        """JSON always has the reason; the text leaves it out where there is no device to speak of."""
+        """JSON always has the reason; the text leaves it out where there is no device."""
         result = run_on(settings, "inspect", good("lz4"), "--json")
         assert (result.returncode, result.stderr) == (0, "")
         assert reason in result.stdout
