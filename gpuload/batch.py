@@ -70,12 +70,13 @@ def build(
     """
     order = _largest_first(rows["raw_size"])
     params = np.zeros(rows.size, PARAMS_DTYPE)
-    params["src_num_bytes"] = rows["stored_size"][order]
-    params["dst_num_bytes"] = rows["raw_size"][order]
+    # Taking from a column on its own is twice as fast as from the rows, which lie far apart.
+    params["src_num_bytes"] = np.ascontiguousarray(rows["stored_size"])[order]
+    params["dst_num_bytes"] = np.ascontiguousarray(rows["raw_size"])[order]
     params["dst_act_bytes"] = actual[order]
     params["src"] = src[order]
     params["dst"] = dst[order]
-    params["algo"] = _CODES[rows["codec"][order]]
+    params["algo"] = _CODES[np.ascontiguousarray(rows["codec"])][order]
     return params, order
 
 

@@ -24,8 +24,9 @@ from gpuload.engines.hardware import NOT_SUPPORTED, HardwareEngine
 from gpuload.errors import EngineUnavailableError, GpuloadError
 from gpuload.memory import DecompressMemory, HostNumaMemory, copy, host_view, run_all
 from gpuload.options import ENGINES
-from gpuload.pipeline import WINDOW, Run, offsets
+from gpuload.pipeline import WINDOW, Run
 from gpuload.report import checksum_counts
+from gpuload.windows import Window, offsets
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from gpuload.pipeline import Progress
     from gpuload.report import Report
     from gpuload.sinks import Sink
-    from gpuload.windows import Window
 
 __all__ = ["DeviceRun", "run"]
 

@@ -18,16 +18,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuload.chunks import UNKNOWN, Checksum, Codec
+from gpuload.chunks import UNKNOWN, Codec
 from gpuload.codecs import CorruptChunkError, stream_decoder
 from gpuload.engines.base import HostBatch, Outcome, Status
 from gpuload.engines.host import HostEngine
 from gpuload.errors import ChunkFailure, MemoryLimitError, decompress_error
 from gpuload.handover import Handover
 from gpuload.report import Report, checksum_counts
-from gpuload.spans import SpanChecker
-from gpuload.turns import StoppedError, Turns
-from gpuload.windows import Window, plan
+from gpuload.spans import SpanChecker, vouched
+from gpuload.turns import StoppedError, Turns, join
+from gpuload.windows import Window, close_up, offsets, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from gpuload.chunks import ChunkTable
     from gpuload.codecs.base import Bytes, StreamDecoder
     from gpuload.containers.base import Index
     from gpuload.options import Options
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     #: ``progress(decoded bytes, stored bytes)``
     Progress = Callable[[int, int], None]
 
-__all__ = ["Run", "check_limit", "offsets", "run"]
+__all__ = ["Run", "check_limit", "run"]
 
 #: Stored and decoded bytes of a window: they stay in a core's cache while they are worked on.
 WINDOW = 1536 << 10
@@ -93,18 +92,6 @@ def run(
     return Run(index, sink, options, collect=collect).go(progress)
 
 
-def _join(pool: ThreadPoolExecutor, workers: list[Future[None]]) -> None:
-    """Wait for the threads of a pool, whatever happens: they use memory that is freed next."""
-    while True:
-        try:
-            # Not by joining the threads, which an interrupted join takes for ended (before 3.13).
-            wait(workers)
-            pool.shutdown()
-        except KeyboardInterrupt:
-            continue
-        return
-
-
 def check_limit(index: Index, options: Options, size: int) -> None:
     """Raise MemoryLimitError if a file may not decode to `size` bytes."""
     limit = options.output_limit(index.source.size)
@@ -151,7 +138,7 @@ class Run:
         self.verified: Counter[int] = Counter()
         check_spans = check_spans and bool(options.verify)
         self.spans = SpanChecker(index.spans, verify=check_spans, report=self._span_failed)
-        self.vouched = not options.verify or _vouched(index, spans=check_spans)
+        self.vouched = not options.verify or vouched(index, spans=check_spans)
         self.host = HostEngine(options, vouched=self.vouched)
         self.engines = engines
         self.turns = Turns()
@@ -219,7 +206,7 @@ class Run:
             self._stop()
             raise
         finally:
-            _join(pool, workers)
+            join(pool, workers)
         try:
             for worker in workers:
                 worker.result()
@@ -330,7 +317,7 @@ class Run:
         self._count(rows["checksum_kind"][good])
         size = int(outcome.actual.sum())
         if size != window.raw_size:
-            _close_up(out, dst, outcome.actual)
+            close_up(out, dst, outcome.actual)
         self.spans.feed_rows(window.first, outcome.actual, out[:size])
         return out[:size]
 
@@ -476,28 +463,3 @@ class Run:
             self.report.unverified = checksum_counts(Counter(self.index.checksum_kinds.tolist()))
         self.report.failures.sort(key=lambda failure: failure.chunk)
         return self.report
-
-
-def offsets(
-    rows: ChunkTable, window: Window
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return where the payloads and the slots of a window start, from its start on."""
-    dst = rows["dst_offset"].astype(np.int64)
-    return rows["offset"].astype(np.int64) - window.start, dst - dst[0]
-
-
-def _vouched(index: Index, *, spans: bool) -> bool:
-    """Return whether checksums cover every LZ4 block, the only codec whose library is lenient."""
-    covered = index.chunks["checksum_kind"] != Checksum.NONE
-    for span in index.spans[(index.spans["checksum_kind"] != Checksum.NONE) & spans]:
-        covered[int(span["first"]) : int(span["first"] + span["count"])] = True
-    return bool(covered[index.chunks["codec"] == Codec.LZ4].all())
-
-
-def _close_up(out: Bytes, dst: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> None:
-    """Move rows that are shorter than their slots together."""
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
-    for row in np.flatnonzero(starts != dst).tolist():
-        part = out[dst[row] : dst[row] + sizes[row]]
-        out[starts[row] : ends[row]] = part

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuload import checksums
-from gpuload.chunks import UNKNOWN, Checksum
+from gpuload.chunks import UNKNOWN, Checksum, Codec
 from gpuload.codecs.base import CorruptChunkError, mismatch
 
 if TYPE_CHECKING:
@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
     from gpuload.chunks import SpanTable
     from gpuload.codecs.base import Bytes
+    from gpuload.containers.base import Index
 
     Report = Callable[[np.void, CorruptChunkError], None]
 
-__all__ = ["SpanChecker"]
+__all__ = ["SpanChecker", "vouched"]
 
 
 class SpanChecker:
@@ -111,3 +112,11 @@ class SpanChecker:
             else:
                 reason = mismatch(kind, expected, found)
                 self._report(span, CorruptChunkError(reason, actual=self._size, checksum=True))
+
+
+def vouched(index: Index, *, spans: bool) -> bool:
+    """Return whether checksums cover every LZ4 block, the only codec whose library is lenient."""
+    covered = index.chunks["checksum_kind"] != Checksum.NONE
+    for span in index.spans[(index.spans["checksum_kind"] != Checksum.NONE) & spans]:
+        covered[int(span["first"]) : int(span["first"] + span["count"])] = True
+    return bool(covered[index.chunks["codec"] == Codec.LZ4].all())

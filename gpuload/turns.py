@@ -1,15 +1,17 @@
-"""An order of turns among threads."""
+"""Threads that work side by side: an order of turns among them, and their end."""
 
 from __future__ import annotations
 
 import threading
+from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from concurrent.futures import Future, ThreadPoolExecutor
 
-__all__ = ["StoppedError", "Turns"]
+__all__ = ["StoppedError", "Turns", "join"]
 
 
 class StoppedError(Exception):
@@ -45,3 +47,15 @@ class Turns:
         with self._condition:
             self.stopped = True
             self._condition.notify_all()
+
+
+def join(pool: ThreadPoolExecutor, workers: list[Future[None]]) -> None:
+    """Wait for the threads of a pool, whatever happens: they use memory that is freed next."""
+    while True:
+        try:
+            # Not by joining the threads, which an interrupted join takes for ended (before 3.13).
+            wait(workers)
+            pool.shutdown()
+        except KeyboardInterrupt:
+            continue
+        return

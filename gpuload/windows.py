@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gpuload.chunks import ChunkTable
 
-__all__ = ["Window", "plan"]
+__all__ = ["Window", "close_up", "offsets", "plan"]
 
 #: Codecs of which one row can be decoded piece by piece, or at least one row after the other.
 STREAMABLE = (Codec.RAW, Codec.LZ4, Codec.ZSTD, Codec.GZIP)
@@ -133,3 +133,22 @@ def _changes(values: npt.NDArray[np.generic]) -> npt.NDArray[np.bool_]:
     changed = np.zeros(values.size, np.bool_)
     changed[1:] = values[1:] != values[:-1]
     return changed
+
+
+def offsets(
+    rows: ChunkTable, window: Window
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Return where the payloads and the slots of a window start, from its start on."""
+    dst = rows["dst_offset"].astype(np.int64)
+    return rows["offset"].astype(np.int64) - window.start, dst - dst[0]
+
+
+def close_up(
+    out: npt.NDArray[np.uint8], dst: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
+) -> None:
+    """Move rows that are shorter than their slots together."""
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    for row in np.flatnonzero(starts != dst).tolist():
+        part = out[dst[row] : dst[row] + sizes[row]]
+        out[starts[row] : ends[row]] = part

@@ -6,6 +6,7 @@ decoded bytes of payloads too large, too entangled or too open-ended for a slot,
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING
@@ -76,7 +77,7 @@ class CorruptChunkError(Exception):
         self.checksum = checksum
 
 
-class StreamDecoder:
+class StreamDecoder(ABC):
     """Decodes rows one after the other in bounded memory.
 
     Parameters
@@ -111,6 +112,7 @@ class StreamDecoder:
         self.verified: Counter[int] = Counter()
         self.warnings: list[tuple[str, int]] = []
 
+    @abstractmethod
     def pieces(self) -> Iterator[Bytes]:
         """Yield the decoded bytes, about `PIECE` at a time.
 
@@ -124,7 +126,6 @@ class StreamDecoder:
         FormatError
             Where the source ends too early.
         """
-        raise NotImplementedError
 
 
 def check(kind: int, data: Bytes, expected: int) -> None:
