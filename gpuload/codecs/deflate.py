@@ -38,15 +38,28 @@ def decode_checked(stored: Bytes, slot: Bytes, crc: int) -> int:
     """
     import deflate
 
+    payload = stored.tobytes()
     trailer = crc.to_bytes(4, "little") + slot.size.to_bytes(4, "little")
     try:
-        member = b"".join((_HEADER, stored, trailer))
-        decoded = deflate.gzip_decompress(member, max(1, slot.size))
+        decoded = deflate.gzip_decompress(_HEADER + payload + trailer, max(1, slot.size))
     except deflate.DeflateError:
         size = decode(stored, slot)
         if size == slot.size:
             check(Checksum.CRC32, slot, crc)
             raise CorruptChunkError("bytes follow the end of the DEFLATE stream") from None
         return size
+    if trailer in payload and _is_member(_HEADER + payload + trailer[:-1], slot.size):
+        # The very trailer was put there to hide what is behind it: the one at the end is not read.
+        raise CorruptChunkError("bytes follow the end of the DEFLATE stream")
     slot[:] = np.frombuffer(decoded, np.uint8)
     return slot.size
+
+
+def _is_member(data: bytes, size: int) -> bool:
+    import deflate
+
+    try:
+        deflate.gzip_decompress(data, max(1, size))
+    except deflate.DeflateError:
+        return False
+    return True

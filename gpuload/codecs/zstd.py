@@ -170,9 +170,9 @@ class FrameDecoder(StreamDecoder):
         """Refuse a single segment, which is its own window, if it is larger than windows may be."""
         import zstandard
 
-        window = zstandard.get_frame_parameters(
-            self.source.peek(start, _HEADER_MAXIMUM)
-        ).window_size
+        with _translated():
+            head = self.source.peek(start, _HEADER_MAXIMUM)
+            window = zstandard.get_frame_parameters(head).window_size
         if window > self.options.window_limit:
             raise MemoryLimitError(
                 f"{self.source.name}: byte {start}: decoding this Zstandard frame piece by piece "

@@ -197,6 +197,24 @@ class TestDecodeChecked:
             self.decoded(deflate(data) + behind, len(data), zlib.crc32(data))
         assert not caught.value.checksum
 
+    def test_the_very_trailer_behind_the_stream(self):
+        """A block that holds a whole member, its trailer too, and another one after it."""
+        data = b"hello" * 9
+        trailer = zlib.crc32(data).to_bytes(4, "little") + len(data).to_bytes(4, "little")
+        with pytest.raises(CorruptChunkError, match="bytes follow the end"):
+            self.decoded(deflate(data) + trailer + b"hidden", len(data), zlib.crc32(data))
+
+    def test_a_trailer_in_the_stream(self):
+        """Its bytes may also be content."""
+        data = bytes(8)
+        stored = stored_block(bytes(4) + bytes(4))
+        assert self.decoded(stored, 8, zlib.crc32(data)) == data
+        data = bytes(range(64))
+        trailer = zlib.crc32(data).to_bytes(4, "little") + len(data).to_bytes(4, "little")
+        stored = deflate(data)
+        assert self.decoded(stored, len(data), zlib.crc32(data)) == data
+        assert trailer not in stored
+
     def test_wrong_checksum(self):
         with pytest.raises(CorruptChunkError, match="CRC-32") as caught:
             self.decoded(deflate(b"hello"), 5, 1)
