@@ -155,20 +155,20 @@ class Run:
             stored_limit=limit,
             engines=self.engines,
         )
-        # Zstandard keeps a window of its own, which is as large as its content or smaller.
-        codecs = self.index.chunks["codec"]
-        sizes = [
-            w.end
-            - w.start
-            + (0 if in_place else w.raw_size)
-            + (w.raw_size if codecs[w.first] == Codec.ZSTD else 0)
-            for w in windows
-            if not w.streamed
-        ]
+        sizes = [self._need(window, in_place=in_place) for window in windows if not window.streamed]
         fitting = self.options.memory_limit // max([1, *sizes])
         threads = self.options.threads or self._useful_threads()
         self.report.threads = max(1, min(threads, fitting, len(windows)))
         return windows
+
+    def _need(self, window: Window, *, in_place: bool) -> int:
+        """Return the bytes that a thread needs for a window."""
+        stored, raw = window.end - window.start, window.raw_size
+        # Zstandard keeps a window of its own, and some of the other libraries return a copy of a
+        # chunk: neither is larger than the content.
+        zstd = self.index.chunks["codec"][window.first] == Codec.ZSTD
+        copied = raw if zstd or window.last == window.first + 1 else 0
+        return stored + copied + (0 if in_place else raw)
 
     def _useful_threads(self) -> int:
         """Return how many threads decode fastest.
