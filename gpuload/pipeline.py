@@ -156,7 +156,8 @@ class Run:
             engines=self.engines,
         )
         sizes = [self._need(window, in_place=in_place) for window in windows if not window.streamed]
-        fitting = self.options.memory_limit // max([1, *sizes])
+        # A quarter is left for what is not counted, such as the index.
+        fitting = self.options.memory_limit * 3 // 4 // max([1, *sizes])
         threads = self.options.threads or self._useful_threads()
         self.report.threads = max(1, min(threads, fitting, len(windows)))
         return windows
