@@ -7,8 +7,9 @@ lost its file kills the process instead.
 
 from __future__ import annotations
 
+import io
 import os
-import shutil
+import select
 import stat
 import tempfile
 import threading
@@ -24,6 +25,8 @@ __all__ = ["BytesSource", "FsspecSource", "LocalFile", "Source", "open_source", 
 
 #: Bytes of a pipe that are kept in memory before its copy goes to a temporary file.
 _SPOOL_IN_MEMORY = 32 << 20
+_SPOOL_STEP = 1 << 20
+_POLL_MILLISECONDS = 200
 
 
 class Source(ABC):
@@ -233,8 +236,25 @@ def spool(stream: BinaryIO, name: str) -> Source:
     """
     # The file lives as long as the source does, which closes it.
     file = tempfile.SpooledTemporaryFile(max_size=_SPOOL_IN_MEMORY)  # noqa: SIM115
-    shutil.copyfileobj(stream, file, 1 << 20)
-    return SpooledFile(file, name)
+    while True:
+        if isinstance(stream, io.FileIO):
+            _wait_for_data(stream.fileno())
+        data: bytes | None = stream.read(_SPOOL_STEP)
+        if data:
+            file.write(data)
+        elif data is not None:  # None is what a non-blocking pipe gives for "not yet"
+            return SpooledFile(file, name)
+
+
+def _wait_for_data(fd: int) -> None:
+    """Wait until a read does not block, and let Python see signals meanwhile.
+
+    A signal that comes right before a read blocks is not seen until the read is over.
+    """
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while not poll.poll(_POLL_MILLISECONDS):
+        pass
 
 
 def open_source(source: str | os.PathLike[str] | Buffer) -> Source:
