@@ -26,7 +26,7 @@ from gpuload.memory import DecompressMemory, HostNumaMemory, copy, host_view, ru
 from gpuload.options import ENGINES
 from gpuload.pipeline import WINDOW, Run
 from gpuload.report import checksum_counts
-from gpuload.windows import Window, offsets
+from gpuload.windows import Window, moves, offsets
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -227,13 +227,12 @@ class DeviceRun(Run):
             rows, src + int(work.staging.handle), dst + base, work.actual, work.stream
         )
         outcome = self.engine.submit(submitted).wait()
+        self.used |= not outcome.code
         batch = HostBatch(rows, src, dst, stored, self._buffer("raw", window.raw_size))
         self._doubt_short_rows(batch, outcome)
         if not outcome.reasons and not self.fetched:
-            self.used = True
             self._commit_on_device(number, window, outcome, dst, base)
             return
-        self.used |= not outcome.code
         if outcome.reasons:
             outcome = self._decode_again(batch, outcome)
         else:
@@ -311,7 +310,7 @@ class DeviceRun(Run):
         if self.direct:
             return
         self.target.check_room(offset, size)
-        for start, to, length in _runs(dst, outcome.actual):
+        for start, to, length in moves(dst, outcome.actual):
             copy(self.target.address + offset + to, base + start, length, self.target.stream())
 
     def _finished(self, seconds: float) -> Report:
@@ -325,23 +324,3 @@ class DeviceRun(Run):
 def _sizes(window: Window) -> tuple[int, int, int]:
     """Return the stored and the decoded bytes of a window, and those of its size words."""
     return window.end - window.start, window.raw_size, 4 * (window.last - window.first)
-
-
-def _runs(dst: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
-    """Return copies (from, to, size) that put rows from their slots to where they belong.
-
-    Rows that stay side by side share a copy, so that full slots take one.
-    """
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
-    shifts = dst - starts
-    first = np.flatnonzero(np.diff(shifts, prepend=shifts[0] - 1))
-    last = np.append(first[1:], dst.size) - 1
-    return list(
-        zip(
-            dst[first].tolist(),
-            starts[first].tolist(),
-            (ends[last] - starts[first]).tolist(),
-            strict=True,
-        )
-    )

@@ -254,7 +254,7 @@ class Run:
 
     def _check_known_sizes(self) -> None:
         if self.index.exact:
-            check_limit(self.index, self.options, int(self.index.chunks["raw_size"].sum()))
+            check_limit(self.index, self.options, self.index.raw_bound)
         whole = ~np.isin(self.index.chunks["codec"], (Codec.ZSTD, Codec.GZIP))
         chunks = self.index.chunks[whole]
         need = int((chunks["raw_size"] + chunks["stored_size"]).max(initial=0))

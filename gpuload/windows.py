@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gpuload.chunks import ChunkTable
 
-__all__ = ["Window", "close_up", "offsets", "plan"]
+__all__ = ["Window", "close_up", "moves", "offsets", "plan"]
 
 #: Codecs of which one row can be decoded piece by piece, or at least one row after the other.
 STREAMABLE = (Codec.RAW, Codec.LZ4, Codec.ZSTD, Codec.GZIP)
@@ -143,12 +143,30 @@ def offsets(
     return rows["offset"].astype(np.int64) - window.start, dst - dst[0]
 
 
+def moves(dst: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]) -> list[tuple[int, int, int]]:
+    """Return copies (from, to, size) that put rows from their slots to where they belong.
+
+    Rows that stay side by side share a copy, so that full slots take one.
+    """
+    ends = np.cumsum(sizes)
+    starts = ends - sizes
+    shifts = dst - starts
+    first = np.flatnonzero(np.diff(shifts, prepend=shifts[0] - 1))
+    last = np.append(first[1:], dst.size) - 1
+    return list(
+        zip(
+            dst[first].tolist(),
+            starts[first].tolist(),
+            (ends[last] - starts[first]).tolist(),
+            strict=True,
+        )
+    )
+
+
 def close_up(
     out: npt.NDArray[np.uint8], dst: npt.NDArray[np.int64], sizes: npt.NDArray[np.int64]
 ) -> None:
     """Move rows that are shorter than their slots together."""
-    ends = np.cumsum(sizes)
-    starts = ends - sizes
-    for row in np.flatnonzero(starts != dst).tolist():
-        part = out[dst[row] : dst[row] + sizes[row]]
-        out[starts[row] : ends[row]] = part
+    for start, to, size in moves(dst, sizes):
+        if start != to:
+            out[to : to + size] = out[start : start + size]

@@ -18,7 +18,7 @@ from gpuload.codecs.base import (
     gather,
     mismatch,
 )
-from gpuload.codecs.gzip_header import read_member_header
+from gpuload.codecs.gzip_header import MAGIC, TRAILER_SIZE, read_member_header, skip_zeros
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -29,8 +29,6 @@ __all__ = ["GzipDecoder"]
 #: and a file may be made of very many tiny members.
 _FIRST_FEED = 4 << 10
 _FEED = 256 << 10
-_TRAILER = 8
-_MAGIC = b"\x1f\x8b"
 
 
 class GzipDecoder(StreamDecoder):
@@ -63,7 +61,7 @@ class GzipDecoder(StreamDecoder):
             size += len(part)
             yield part
         self._check_trailer(trailer, crc, size)
-        return trailer + _TRAILER
+        return trailer + TRAILER_SIZE
 
     def _inflate(self, position: int, end: int) -> Generator[bytes, None, int]:
         """Yield the parts of a DEFLATE stream; return the offset behind it."""
@@ -85,7 +83,7 @@ class GzipDecoder(StreamDecoder):
         return position - len(stream.unused_data)
 
     def _check_trailer(self, offset: int, crc: int, size: int) -> None:
-        trailer = self.source.peek_exact(offset, _TRAILER)
+        trailer = self.source.peek_exact(offset, TRAILER_SIZE)
         if not self.options.verify:
             return
         stored_crc, stored_size = (int.from_bytes(trailer[i : i + 4], "little") for i in (0, 4))
@@ -103,21 +101,11 @@ class GzipDecoder(StreamDecoder):
         """Return whether another member starts at `offset`; note what else is there."""
         if offset >= end:
             return False
-        if self.source.peek(offset, 2) == _MAGIC:
+        if self.source.peek(offset, 2) == MAGIC:
             return True
-        behind = self._skip_zeros(offset, end)
+        behind = skip_zeros(self.source.peek, offset)
         if behind < end:
             found = self.source.peek(behind, 8).hex(" ")
             message = f"bytes after the last gzip member that are no gzip member ({found})"
             self.warnings.append((message, behind))
         return False
-
-    def _skip_zeros(self, offset: int, end: int) -> int:
-        """Return where the zero padding from `offset` on ends (tapes are padded with zeros)."""
-        while offset < end:
-            data = self.source.peek(offset, min(_FEED, end - offset))
-            rest = data.lstrip(b"\0")
-            offset += len(data) - len(rest)
-            if rest or not data:
-                break
-        return offset

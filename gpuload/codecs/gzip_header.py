@@ -12,12 +12,21 @@ from dataclasses import dataclass
 
 from gpuload.errors import FormatError, UnsupportedCodecError
 
-__all__ = ["MAGIC", "TRAILER_SIZE", "MemberHeader", "Peek", "read_member_header"]
+__all__ = [
+    "MAGIC",
+    "TRAILER_SIZE",
+    "MemberHeader",
+    "Peek",
+    "read_member_header",
+    "skip_zeros",
+]
 
 #: ID1 and ID2.
 MAGIC = b"\x1f\x8b"
 #: CRC32 and ISIZE behind the compressed data (section 2.3.1).
 TRAILER_SIZE = 8
+#: Bytes looked at a time for the end of zero padding.
+_PADDING_PIECE = 1 << 20
 
 #: Returns up to `size` bytes at `offset`, fewer only where the source ends: ``(offset, size)``.
 Peek = Callable[[int, int], bytes]
@@ -205,3 +214,16 @@ class _Cursor:
             source=self._source_name,
             offset=self._offset + self.position,
         )
+
+
+def skip_zeros(peek: Peek, offset: int) -> int:
+    """Return the first byte from `offset` on that is not zero, or the end of the source.
+
+    Tapes are padded with zeros, which gunzip ignores behind the last member.
+    """
+    while piece := peek(offset, _PADDING_PIECE):
+        rest = piece.lstrip(b"\0")
+        if rest:
+            return offset + len(piece) - len(rest)
+        offset += len(piece)
+    return offset

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuload.chunks import Checksum, ChunkTable, Codec, make_table, place
-from gpuload.codecs.gzip_header import MAGIC, TRAILER_SIZE, MemberHeader, read_member_header
+from gpuload.codecs.gzip_header import (
+    MAGIC,
+    TRAILER_SIZE,
+    MemberHeader,
+    read_member_header,
+    skip_zeros,
+)
 from gpuload.containers.base import Index
 
 if TYPE_CHECKING:
@@ -35,8 +41,6 @@ _COMMON_START = b"\x1f\x8b\x08\x04"
 _COMMON_EXTRA = b"\x06\x00BC\x02\x00"
 #: Ends a BGZF file that was written completely.
 _EOF_BLOCK = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
-#: Bytes looked at a time for the end of zero padding.
-_PADDING_PIECE = 1 << 20
 _SERIAL = "one serial DEFLATE stream: where members end is only found by decoding"
 
 
@@ -212,17 +216,7 @@ def _check_end(index: Index, offset: int) -> None:
     if not index.details["eof_block"]:
         missing = "the end-of-file block of BGZF is missing"
         index.warn(missing, offset, outcome="the file may be cut short")
-    garbage = _skip_zeros(index.source, offset)
+    garbage = skip_zeros(index.source.peek, offset)
     if garbage < index.source.size:
         rest = index.source.size - garbage
         index.warn(f"{rest} bytes after the last BGZF block are no gzip member", garbage)
-
-
-def _skip_zeros(source: Source, offset: int) -> int:
-    """Return the offset of the first byte from `offset` on that is not zero, or the end."""
-    while piece := source.peek(offset, _PADDING_PIECE):
-        rest = piece.lstrip(b"\0")
-        if rest:
-            return offset + len(piece) - len(rest)
-        offset += len(piece)
-    return offset
