@@ -11,13 +11,13 @@ from typing import Any
 import click
 
 from .devices import device_lines, devices
-from .messages import json_line, printable
+from .kernels import kernel_lines, kernels, warm_up
+from .messages import complain, json_line, printable
 from .options import examples
 
 __all__ = ["command"]
 
-#: Libraries of the CUDA stack by the names of the packages that may bring them.
-_NVRTC = ("nvidia-cuda-nvrtc", "nvidia-cuda-nvrtc-cu13", "nvidia-cuda-nvrtc-cu12")
+#: Packages that may bring nvCOMP.
 _NVCOMP = ("nvidia-libnvcomp-cu13", "nvidia-libnvcomp-cu12")
 #: Optional packages, the extra that brings each, and what it is for.
 _EXTRAS = (
@@ -35,19 +35,43 @@ _EXTRAS = (
     epilog=examples(
         "gpuload doctor",
         "gpuload doctor --json",
+        "gpuload doctor --warmup",
+        "gpuload doctor --warmup --arch sm_90 --arch sm_100",
     )
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def command(*, as_json: bool) -> None:
+@click.option(
+    "--warmup", is_flag=True, help="Compile the kernels for the GPUs here, and keep them."
+)
+@click.option(
+    "--arch",
+    "architectures",
+    metavar="ARCH",
+    multiple=True,
+    help="With --warmup: compile for this architecture instead, such as sm_90, which needs no GPU. "
+    "May be given several times.",
+)
+def command(*, as_json: bool, warmup: bool, architectures: tuple[str, ...]) -> None:
     """Show the codecs, libraries, GPU software and GPUs at hand, and how to get more.
 
     Nothing is required: what is missing is listed with the command that installs it.
+
+    With --warmup the GPU kernels are compiled and kept on disk, where every process of this user
+    finds them; otherwise the first load that needs one does it. The exit status is then 1 if
+    anything could not be compiled or kept, or there is nothing to compile for.
     """
+    if architectures and not warmup:
+        raise click.UsageError("--arch says what to compile for: use it with --warmup")
     report = _report()
+    if warmup:
+        warm_up(report, architectures)
     if as_json:
         click.echo(json_line(report))
     else:
         _print(report)
+    if report["kernels"]["errors"]:
+        complain(report["kernels"]["errors"])
+        raise click.exceptions.Exit(1)
 
 
 def _report() -> dict[str, Any]:
@@ -62,6 +86,7 @@ def _report() -> dict[str, Any]:
         "threads": available_cpus(),
         "codecs": _codecs(),
         "gpu": _gpu(),
+        "kernels": kernels(),
         **devices(),
         "extras": [_extra(*row) for row in _EXTRAS],
     }
@@ -80,7 +105,7 @@ def _gpu() -> list[dict[str, Any]]:
         _part("CUDA driver", driver, "an NVIDIA driver: https://www.nvidia.com/drivers"),
         _part("cuda-bindings", _version("cuda-bindings"), "pip install cuda-bindings"),
         _part("cuda-core", _version("cuda-core"), "pip install cuda-core"),
-        _part("NVRTC", _version(*_NVRTC) or _loads("nvrtc", "13", "12"), _pip("cuda")),
+        _part("NVRTC", _nvrtc_version(), _pip("cuda")),
         _part("nvCOMP", _version(*_NVCOMP) or _loads("nvcomp", "5"), _pip("nvcomp")),
     ]
 
@@ -120,6 +145,13 @@ def _driver_version() -> str | None:
     return f"CUDA {version.value // 1000}.{version.value % 1000 // 10}"
 
 
+def _nvrtc_version() -> str | None:
+    from gpuload.kernels import nvrtc
+
+    found = nvrtc.find()
+    return "{}.{}".format(*found.version) if found else None
+
+
 def _loads(name: str, *versions: str) -> str | None:
     """Return the first major version of a library that the dynamic loader finds."""
     found = (version for version in versions if _library(f"lib{name}.so.{version}"))
@@ -145,6 +177,9 @@ def _print(report: dict[str, Any]) -> None:
         click.echo(section)
         for part in report[section]:
             _print_fact(part["name"], _state(part))
+    click.echo("kernels")
+    for label, fact in kernel_lines(report["kernels"]):
+        _print_fact(label, fact)
     for heading, facts in device_lines(report):
         click.echo(heading)
         for label, fact in facts.items():

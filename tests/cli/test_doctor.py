@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.metadata
 import json
 import platform
+from typing import TYPE_CHECKING
 
 import pytest
 from gpuload_cli import doctor
@@ -13,6 +15,22 @@ import gpuload
 from gpuload import driver
 from gpuload.driver import Capabilities
 from gpuload.errors import DriverError, MemoryLimitError
+from gpuload.kernels import compiler, nvrtc
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+needs_nvrtc = pytest.mark.skipif(bool(compiler.unavailable()), reason=compiler.unavailable())
+
+
+NO_NVRTC = "compiling GPU kernels needs nvidia-cuda-nvrtc: pip install 'gpuload[cuda]'"
+
+
+def section(output: str, heading: str) -> dict[str, str]:
+    """Return the labelled lines below a heading; of lines with the same label, the last."""
+    lines = output.split(f"\n{heading}\n")[1].splitlines()
+    block = lines[: next((at for at, line in enumerate(lines) if line[0] != " "), len(lines))]
+    return {line[2:20].strip(): line[20:].strip() for line in block}
 
 
 def test_text(run) -> None:
@@ -36,12 +54,15 @@ def test_json(run) -> None:
 def test_nothing_installed(run, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "_library", lambda _: None)
     monkeypatch.setattr(doctor, "_version", lambda *_: None)
+    monkeypatch.setattr(nvrtc, "find", lambda: None)
+    monkeypatch.setattr(nvrtc, "lacking", lambda: "nvidia-cuda-nvrtc")
     result = run("doctor")
     assert result.exit_code == 0
     lines = {line.split()[0]: line for line in result.stdout.splitlines() if "not found" in line}
     assert "pip install 'gpuload[cuda]'" in lines["NVRTC"]
     assert "pip install 'gpuload[nvcomp]'" in lines["nvCOMP"]
     assert "pip install 'gpuload[remote]'" in lines["fsspec"]
+    assert section(result.stdout, "kernels")["compiler"] == f"no: {NO_NVRTC}"
 
 
 class Driver:
@@ -143,9 +164,7 @@ class TestDevices:
 
     def facts(self, output: str, number: int) -> dict[str, str]:
         """Return the labelled lines below a device's heading."""
-        lines = output.split(f"\ndevice {number}\n")[1].splitlines()
-        block = lines[: next((at for at, line in enumerate(lines) if line[0] != " "), len(lines))]
-        return {line[2:20].strip(): line[20:].strip() for line in block}
+        return section(output, f"device {number}")
 
     def test_text(self, run) -> None:
         output = run("doctor").stdout
@@ -218,3 +237,141 @@ class TestDevices:
         assert self.facts(result.stdout, 1)["name"] == "NVIDIA B200"
         record = json.loads(run("doctor", "--json").stdout)
         assert record["devices"][0] == {"device": 0, "error": "cuDeviceGetAttribute failed"}
+
+    @needs_nvrtc
+    def test_warm_up(self, run, kernels, found) -> None:
+        """Devices of the same architecture share their kernels."""
+        found[2] = self.HOPPER
+        record = json.loads(run("doctor", "--warmup", "--json").stdout)["kernels"]
+        rows = [(row["architecture"], row["codec"], row["cached"]) for row in record["compiled"]]
+        assert rows == [
+            (arch, codec, False) for arch in ("sm_90", "sm_100") for codec in compiler.CODECS
+        ]
+        assert record["errors"] == []
+
+    @needs_nvrtc
+    def test_warm_up_of_an_old_device(self, run, kernels, found) -> None:
+        found[0] = dataclasses.replace(self.HOPPER, name="an old one", compute_capability=(7, 0))
+        result = run("doctor", "--warmup")
+        assert result.exit_code == 1
+        assert result.stderr == (
+            "gpuload: error: device 0 can't run kernels: an old one has compute capability 7.0; "
+            "the kernels need 7.5 or newer\n"
+        )
+        assert "sm_100" in section(result.stdout, "kernels")
+
+    @needs_nvrtc
+    def test_warm_up_for_another_device(self, run, kernels) -> None:
+        record = json.loads(run("doctor", "--warmup", "--arch", "sm_75", "--json").stdout)
+        assert {row["architecture"] for row in record["kernels"]["compiled"]} == {"sm_75"}
+
+
+@pytest.fixture
+def kernels(tmp_path, monkeypatch) -> Path:
+    """Return the folder where compiled kernels are kept, which does not exist yet."""
+    monkeypatch.setenv("GPULOAD_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(compiler, "_compiled", {})
+    return tmp_path / "cache" / "kernels"
+
+
+class TestKernels:
+    """What is said of kernels, and their compilation ahead; there may be no GPU."""
+
+    NO_GPU = "the CUDA driver sees no device"
+
+    @pytest.fixture(autouse=True)
+    def no_cuda(self, monkeypatch) -> None:
+        monkeypatch.setattr(driver, "unavailable", lambda: self.NO_GPU)
+
+    @pytest.fixture
+    def no_nvrtc(self, monkeypatch) -> None:
+        monkeypatch.setattr(nvrtc, "find", lambda: None)
+        monkeypatch.setattr(nvrtc, "lacking", lambda: "nvidia-cuda-nvrtc")
+
+    @needs_nvrtc
+    def test_text(self, run, kernels) -> None:
+        output = run("doctor").stdout
+        version = "{}.{}".format(*nvrtc.find().version)
+        assert section(output, "gpu")["NVRTC"] == version
+        assert section(output, "kernels") == {
+            "compiler": f"NVRTC {version}",
+            "cache": str(kernels),
+        }
+        assert not kernels.exists()
+
+    @needs_nvrtc
+    def test_json(self, run, kernels) -> None:
+        assert json.loads(run("doctor", "--json").stdout)["kernels"] == {
+            "compiler": str(nvrtc.find()),
+            "unavailable": None,
+            "cache": str(kernels),
+            "compiled": None,
+            "errors": [],
+        }
+
+    def test_no_home(self, run, monkeypatch) -> None:
+        monkeypatch.setattr("gpuload.kernels.cache.cache_folder", lambda: None)
+        output = run("doctor").stdout
+        assert section(output, "kernels")["cache"] == "none: this user has no home folder"
+        assert json.loads(run("doctor", "--json").stdout)["kernels"]["cache"] is None
+
+    def test_without_nvrtc(self, run, no_nvrtc) -> None:
+        result = run("doctor")
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert section(result.stdout, "kernels")["compiler"] == f"no: {NO_NVRTC}"
+        record = json.loads(run("doctor", "--json").stdout)["kernels"]
+        assert (record["compiler"], record["unavailable"]) == (None, NO_NVRTC)
+
+    @needs_nvrtc
+    def test_warm_up_without_a_gpu(self, run, kernels) -> None:
+        result = run("doctor", "--warmup")
+        assert result.exit_code == 1
+        assert result.stderr == (
+            f"gpuload: error: {self.NO_GPU}; --arch says what to compile for without a GPU\n"
+        )
+        assert result.stdout.startswith("gpuload ")
+
+    @pytest.mark.parametrize("more", [(), ("--arch", "sm_90")])
+    def test_warm_up_without_nvrtc(self, run, no_nvrtc, more: tuple[str, ...]) -> None:
+        result = run("doctor", "--warmup", *more)
+        assert result.exit_code == 1
+        assert result.stderr == f"gpuload: error: {NO_NVRTC}\n"
+
+    @needs_nvrtc
+    def test_warm_up_for_architectures(self, run, kernels, monkeypatch) -> None:
+        words = ("--warmup", "--arch", "sm_90", "--arch", "sm_75", "--arch", "sm_90")
+        result = run("doctor", *words)
+        assert (result.exit_code, result.stderr) == (0, "")
+        lines = [line.split() for line in result.stdout.splitlines() if line.startswith("  sm_")]
+        assert [line[:2] for line in lines] == [
+            [arch, codec] for arch in ("sm_90", "sm_75") for codec in compiler.CODECS
+        ]
+        assert {line[2] for line in lines} == {"compiled"}
+        monkeypatch.setattr(compiler, "_compiled", {})
+        again = section(run("doctor", *words).stdout, "kernels")
+        assert again["sm_90"].endswith("found in the cache")
+
+    @needs_nvrtc
+    def test_warm_up_for_an_unknown_architecture(self, run, kernels) -> None:
+        result = run("doctor", "--warmup", "--arch", "sm_1", "--arch", "sm_90", "--json")
+        assert result.exit_code == 1
+        record = json.loads(result.stdout)["kernels"]
+        assert "does not compile for 'sm_1', but for sm_75," in record["errors"][0]
+        assert result.stderr == f"gpuload: error: {record['errors'][0]}\n"
+        assert {row["architecture"] for row in record["compiled"]} == {"sm_90"}
+
+    @needs_nvrtc
+    def test_warm_up_that_cannot_be_kept(self, run, kernels) -> None:
+        kernels.parent.touch()
+        result = run("doctor", "--warmup", "--arch", "sm_90")
+        assert result.exit_code == 1
+        assert "compiled in" in result.stdout
+        (line,) = result.stderr.splitlines()
+        assert line.startswith("gpuload: error: the compiled kernels cannot be kept")
+        assert str(kernels) in line
+
+    def test_architecture_without_warm_up(self, run) -> None:
+        result = run("doctor", "--arch", "sm_90")
+        assert result.exit_code == 2
+        assert result.stdout == ""
+        assert "use it with --warmup" in result.stderr
