@@ -17,6 +17,7 @@ from gpuload import driver
 from gpuload.chunks import Codec
 from gpuload.engines.base import DeviceBatch, Engine, Outcome, Status, Submission
 from gpuload.engines.choice import hardware_refusals
+from gpuload.engines.sizes import compare_sizes
 from gpuload.errors import DriverError
 from gpuload.memory import copy, host_view
 
@@ -116,7 +117,7 @@ class _HardwareSubmission(Submission):
         with driver.calling("cuEventSynchronize", "a batch of decompressions"):
             self._event.sync()
         if not self._outcome.code:
-            _compare_sizes(self._batch.rows, self._sizes, self._outcome)
+            compare_sizes(self._batch.rows, self._sizes, self._outcome)
         return self._outcome
 
 
@@ -157,16 +158,3 @@ def _refuse(outcome: Outcome, code: int, blamed: int | None) -> None:
         else:
             outcome.fail(row, Status.REFUSED, error % "the batch, and named no chunk,")
             outcome.blame[row] = "none"
-
-
-def _compare_sizes(rows: ChunkTable, sizes: npt.NDArray[np.uint32], outcome: Outcome) -> None:
-    """Compare what the device says it decoded with what the rows allow."""
-    outcome.actual[:] = sizes
-    outcome.actual[sizes == _UNWRITTEN] = 0
-    raw = rows["raw_size"]
-    wrong = (sizes > raw) | (rows["exact"] & (sizes != raw))
-    for row in np.flatnonzero(wrong).tolist():
-        wanted = f"{raw[row]}" if rows["exact"][row] else f"at most {raw[row]}"
-        found = "no size" if sizes[row] == _UNWRITTEN else f"{sizes[row]} bytes"
-        outcome.fail(row, Status.SIZE, f"the engine reports {found}, the file says {wanted}")
-        outcome.blame[row] = "size"
