@@ -29,4 +29,10 @@ enum Status : u32 {
     OFFSET = 2,     // a match with offset 0, or from before the first decoded byte
     FULL = 3,       // more bytes than the slot takes
     ENDING = 4,     // the stored bytes end otherwise than the format allows
+    LARGE = 5,      // a size from 1 GiB on, for which positions of 32 bits are not enough
 };
+
+__device__ __forceinline__ bool is_large(const Params& p)
+{
+    return (p.src_num_bytes | p.dst_num_bytes) >> 30;
+}

@@ -9,7 +9,15 @@ struct Group {
     u32 lane;  // within the group
     u32 upto;  // a bit for each member up to this one
 
-    __device__ __forceinline__ Group() : lane(thread() % LANES), upto((2u << lane) - 1) {}
+    __device__ __forceinline__ Group() : lane(thread() % LANES), upto((2u << lane) - 1)
+    {
+#ifdef __CUDA_ARCH__
+        asm volatile("" : "+r"(upto));  // or it would be computed again wherever it is used
+#endif
+    }
+
+    // Those that talk through registers: all of them.
+    __device__ __forceinline__ const Group& warp() const { return *this; }
 
     __device__ __forceinline__ u32 first() const { return threadIdx.x % 32 - lane; }
 
@@ -34,6 +42,12 @@ struct Group {
     }
 
     __device__ __forceinline__ bool any(bool value) const { return __any_sync(mask(), value); }
+
+    __device__ __forceinline__ bool sync_any(bool value) const
+    {
+        sync();
+        return any(value);
+    }
 
     __device__ __forceinline__ u32 join(u32 bits) const
     {
@@ -60,6 +74,21 @@ private:
     }
 };
 
+// A block: four warps, for batches of so few chunks that a warp for each leaves the device idle.
+template <>
+struct Group<128> {
+    u32 lane;
+
+    __device__ __forceinline__ Group() : lane(threadIdx.x), of_warp() {}
+
+    __device__ __forceinline__ const Group<32>& warp() const { return of_warp; }
+    __device__ __forceinline__ void sync() const { __syncthreads(); }
+    __device__ __forceinline__ bool sync_any(bool value) const { return __syncthreads_or(value); }
+
+private:
+    const Group<32> of_warp;
+};
+
 // 1 << shift, and 0 where that lies outside of the word.
 __device__ __forceinline__ u32 bit_or_none(u32 shift)
 {
@@ -72,9 +101,20 @@ __device__ __forceinline__ u32 bit_or_none(u32 shift)
 #endif
 }
 
+// Blocks of 128 threads that a multiprocessor is to hold at a time: as many as `wanted`, if it can.
+constexpr int resident(int wanted)
+{
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+    return wanted < 8 ? wanted : 8;
+#else
+    return wanted;
+#endif
+}
+
 // Entry points: codec_LANES decodes operation i of the batch with the i-th group of the grid.
+// blocks: registers for more of them at a time would have to be kept in memory; measured.
 #define KERNEL(codec, function, lanes, blocks)                                          \
-    extern "C" __global__ void __launch_bounds__(128, blocks)                           \
+    extern "C" __global__ void __launch_bounds__(128, resident(blocks))                 \
         codec##_##lanes(const Params* params, u32 count, u32* status)                   \
     {                                                                                   \
         function<lanes>(params, count, status);                                         \

@@ -1,11 +1,5 @@
 // LZ4 blocks, from the block format's description (lz4_Block_format.md of the lz4 project).
-#include "batch.cuh"
-#include "copy.cuh"
-#include "sequences.cuh"
-
-#ifndef BLOCKS
-#define BLOCKS 16
-#endif
+#include "decode.cuh"
 
 // The end of a block, by the same description: the last 5 bytes are literals, and the last match
 // starts at least 12 bytes before the end. Decoders rely on it, so all of them hold blocks to it.
@@ -15,17 +9,24 @@ enum : u32 { AFTER_LITERALS = 2 + 1 + LAST_LITERALS };
 // Literals of a sequence that is decoded together with others.
 enum : u32 { FEW = 62 };
 
-template <int LANES>
-struct Lz4 {
-    typedef Chain<LANES, 3> Sequences;  // token and offset at least
-    typedef Writer<LANES, Sequences::MOST> Output;
+// A sequence has a token and an offset at least.
+enum : u32 { SHORTEST = 3, LONGEST = FEW + 4 + 15 + 254 };
 
-    const Group<LANES>& group;
-    Stage<LANES>& stage;
-    const Output output;
-    u8* dst;
-    u32 capacity;
-    u32 in, out;
+template <int LANES>
+using Lz4Writer = Writer<LANES, Chain<LANES, SHORTEST>::MOST, LONGEST>;
+
+template <int LANES>
+struct Lz4 : Decoder<LANES, Lz4Writer<LANES>> {
+    typedef Chain<LANES, SHORTEST> Sequences;
+    typedef Lz4Writer<LANES> Output;
+    typedef Decoder<LANES, Output> Base;
+    using Base::capacity;
+    using Base::dst;
+    using Base::group;
+    using Base::in;
+    using Base::out;
+    using Base::output;
+    using Base::stage;
 
     __device__ __forceinline__ u32 decode()
     {
@@ -56,20 +57,16 @@ private:
                 match += more;
                 present = more != 255 && end + LAST_LITERALS - 1 <= stage.end;
             }
-            const Sequences chain(group, present, present ? end - in : group.lane,
+            const Sequences chain(group, output.memory, present, present ? end - in : group.lane,
                                   present ? literals + match : 0);
             // What comes close to the end of the slot is looked at one by one.
-            if (chain.members == 0 || out + chain.total + MATCH_LIMIT > capacity) return;
-            const bool member = chain.members >> group.lane & 1;
-            bool wrong = false;
-            if (member) {
-                const u32 offset = stage[behind] | stage[behind + 1] << 8;
-                wrong = offset - 1 >= out + chain.start + literals;
-                output.add(__popc(chain.members & group.upto) - 1, chain.start, literals, place, offset);
-            }
-            if (group.any(wrong)) return;
-            group.sync();
-            output.write(dst + out, chain.total, member ? chain.start : ~0u);
+            if (out + chain.total + MATCH_LIMIT > capacity) return;
+            u32 offset = 0;
+            if (chain.member) offset = stage[behind] | stage[behind + 1] << 8;
+            if (chain.member) output.add(chain.number, chain.start, literals + match, literals, place, offset);
+            if (group.sync_any(chain.member && offset - 1 >= out + chain.start + literals)) return output.drop(chain.total);
+            if (chain.member) prefetch(dst + (out + chain.start + literals - offset));
+            output.write(dst + out, chain.total, chain.start);
             out += chain.total;
             in += chain.next;
             if (chain.next < LANES) return;
@@ -107,22 +104,20 @@ private:
     // Add to a length the bytes that continue it; false if they do not end.
     __device__ __forceinline__ bool extend(u32& length)
     {
+        const u32 width = LANES < 32 ? LANES : 32;  // every warp for itself
         for (;;) {
-            const u32 at = in + group.lane;
-            const bool there = at < stage.end;
-            const u32 byte = there ? stage.origin[at] : 0;
-            const u32 ends = group.ballot(byte != 255);
-            const u32 full = ends ? __ffs(ends) - 1 : LANES;
+            const u32 at = in + group.warp().lane;
+            const u32 byte = at < stage.end ? stage.origin[at] : 0;
+            const u32 ends = group.warp().ballot(byte != 255);
+            const u32 full = ends ? __ffs(ends) - 1 : width;
             length += 255 * full;
             in += full;
-            if (!ends) {
-                // Far more than there can be, and the sum must not overflow.
-                if (length > 0x7fff0000u) return false;
-                continue;
+            if (ends) {
+                length += group.warp().get(byte, full);
+                return ++in <= stage.end;
             }
-            length += group.get(byte, full);
-            in++;
-            return in <= stage.end;
+            // Far more than there can be, and the sum must not overflow.
+            if (length > 0x7fff0000u) return false;
         }
     }
 };
@@ -130,20 +125,9 @@ private:
 template <int LANES>
 __device__ __forceinline__ void lz4_chunks(const Params* params, u32 count, u32* status)
 {
-    __shared__ typename Lz4<LANES>::Output::Memory work[128 / LANES];
-    const u32 chunk = (blockIdx.x * blockDim.x + threadIdx.x) / LANES;
-    if (chunk >= count || params[chunk].algo != LZ4) return;
-    const Group<LANES> group;
-    const Params& p = params[chunk];
-    const Shared memory(&work[threadIdx.x / LANES]);
-    Stage<LANES> stage(group, p.src, (u32)p.src_num_bytes, memory);
-    Lz4<LANES> lz4{group, stage, {group, memory}, p.dst, (u32)p.dst_num_bytes, stage.begin, 0};
-    const u32 state = lz4.decode();
-    if (group.lane == 0) {
-        *p.dst_act_bytes = state == OK ? lz4.out : 0;
-        status[chunk] = state;
-    }
+    decode_chunks<Lz4, LZ4, LANES>(params, count, status);
 }
 
-KERNEL(lz4, lz4_chunks, 32, BLOCKS)
+KERNEL(lz4, lz4_chunks, 32, 12)
+KERNEL(lz4, lz4_chunks, 128, 10)
 HOST_KERNEL(lz4, lz4_chunks)

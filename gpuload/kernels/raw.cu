@@ -9,11 +9,11 @@ __device__ void copy_chunks(const Params* params, u32 count, u32* status)
     if (chunk >= count || params[chunk].algo != RAW) return;
     const Group<LANES> group;
     const Params& p = params[chunk];
-    const bool fits = p.src_num_bytes <= p.dst_num_bytes;
-    if (fits) copy(group, p.dst, p.src, (u32)p.src_num_bytes);
+    u32 state = is_large(p) ? LARGE : p.src_num_bytes > p.dst_num_bytes ? FULL : OK;
+    if (state == OK) copy(group, p.dst, p.src, (u32)p.src_num_bytes);
     if (group.lane == 0) {
-        *p.dst_act_bytes = fits ? (u32)p.src_num_bytes : 0;
-        status[chunk] = fits ? OK : FULL;
+        *p.dst_act_bytes = state == OK ? (u32)p.src_num_bytes : 0;
+        status[chunk] = state;
     }
 }
 

@@ -1,27 +1,28 @@
 // The elements of Snappy, without the length in front of them (format_description.txt of the snappy
 // project, sections 2.1 and 2.2).
-#include "batch.cuh"
-#include "copy.cuh"
-#include "sequences.cuh"
-
-#ifndef BLOCKS
-#define BLOCKS 16
-#endif
+#include "decode.cuh"
 
 // More literals than a chain decodes to: a literal has no match behind it.
 enum : u32 { ALL = 0x1000 };
 
-template <int LANES>
-struct Snappy {
-    typedef Chain<LANES, 2> Elements;
-    typedef Writer<LANES, Elements::MOST> Output;
+// An element has a tag and another byte at least.
+enum : u32 { SHORTEST = 2, LONGEST = 64 };
 
-    const Group<LANES>& group;
-    Stage<LANES>& stage;
-    const Output output;
-    u8* dst;
-    u32 capacity;
-    u32 in, out;
+template <int LANES>
+using SnappyWriter = Writer<LANES, Chain<LANES, SHORTEST>::MOST, LONGEST>;
+
+template <int LANES>
+struct Snappy : Decoder<LANES, SnappyWriter<LANES>> {
+    typedef Chain<LANES, SHORTEST> Elements;
+    typedef SnappyWriter<LANES> Output;
+    typedef Decoder<LANES, Output> Base;
+    using Base::capacity;
+    using Base::dst;
+    using Base::group;
+    using Base::in;
+    using Base::out;
+    using Base::output;
+    using Base::stage;
 
     __device__ __forceinline__ u32 decode()
     {
@@ -46,18 +47,15 @@ private:
             if (kind == 1) length = high % 8 + 4, size = 2;
             if (kind == 0) size = 1 + length;
             const bool present = kind != 3 && (kind != 0 || high < 60) && at + size <= stage.end;
-            const Elements chain(group, present, group.lane + (present ? size : 0), present ? length : 0);
-            if (chain.members == 0 || out + chain.total > capacity) return;
-            const bool member = chain.members >> group.lane & 1;
-            bool wrong = false;
-            if (member) {
-                const u32 offset = stage[at + 1] | (kind == 1 ? tag / 32 : stage[at + 2]) << 8;
-                wrong = kind != 0 && offset - 1 >= out + chain.start;
-                output.add(__popc(chain.members & group.upto) - 1, chain.start, kind ? 0 : ALL, at + 1, offset);
-            }
-            if (group.any(wrong)) return;
-            group.sync();
-            output.write(dst + out, chain.total, member ? chain.start : ~0u);
+            const Elements chain(group, output.memory, present, group.lane + (present ? size : 0),
+                                 present ? length : 0);
+            if (out + chain.total > capacity) return;
+            u32 offset = 0;
+            if (chain.member) offset = stage[at + 1] | (kind == 1 ? tag / 32 : stage[at + 2]) << 8;
+            if (chain.member) output.add(chain.number, chain.start, length, kind ? 0 : ALL, at + 1, offset);
+            if (group.sync_any(chain.member && kind != 0 && offset - 1 >= out + chain.start)) return output.drop(chain.total);
+            if (chain.member && kind != 0) prefetch(dst + (out + chain.start - offset));
+            output.write(dst + out, chain.total, chain.start);
             out += chain.total;
             in += chain.next;
             if (chain.next < LANES) return;
@@ -103,20 +101,9 @@ private:
 template <int LANES>
 __device__ __forceinline__ void snappy_chunks(const Params* params, u32 count, u32* status)
 {
-    __shared__ typename Snappy<LANES>::Output::Memory work[128 / LANES];
-    const u32 chunk = (blockIdx.x * blockDim.x + threadIdx.x) / LANES;
-    if (chunk >= count || params[chunk].algo != SNAPPY) return;
-    const Group<LANES> group;
-    const Params& p = params[chunk];
-    const Shared memory(&work[threadIdx.x / LANES]);
-    Stage<LANES> stage(group, p.src, (u32)p.src_num_bytes, memory);
-    Snappy<LANES> snappy{group, stage, {group, memory}, p.dst, (u32)p.dst_num_bytes, stage.begin, 0};
-    const u32 state = snappy.decode();
-    if (group.lane == 0) {
-        *p.dst_act_bytes = state == OK ? snappy.out : 0;
-        status[chunk] = state;
-    }
+    decode_chunks<Snappy, SNAPPY, LANES>(params, count, status);
 }
 
-KERNEL(snappy, snappy_chunks, 32, BLOCKS)
+KERNEL(snappy, snappy_chunks, 32, 12)
+KERNEL(snappy, snappy_chunks, 128, 10)
 HOST_KERNEL(snappy, snappy_chunks)

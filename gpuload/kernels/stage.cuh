@@ -1,14 +1,14 @@
 // Stored bytes on their way through shared memory: whole aligned lines, the next one fetched ahead.
+// Memory of the host that is mapped to the device is read over the link once, and in order.
 #pragma once
 #include "group.cuh"
 #include "shared.cuh"
 
-// Two lines of 128 bytes for each group: the one with the current place, and the one behind it.
-enum : u32 { LINE = 128, RING = 2 * LINE };
-
 // Places count from the start of the aligned line that the first stored byte lies in.
 template <int LANES>
 struct Stage {
+    // A ring of two lines: the one with the current place, and the one behind it.
+    static const u32 LINE = LANES <= 32 ? 128 : 4 * LANES, RING = 2 * LINE;
     static const int WORDS = LINE / 4 / LANES;  // of a line, for each lane
 
     const Group<LANES>& group;
