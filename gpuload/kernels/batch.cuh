@@ -31,8 +31,3 @@ enum Status : u32 {
     ENDING = 4,     // the stored bytes end otherwise than the format allows
     LARGE = 5,      // a size from 1 GiB on, for which positions of 32 bits are not enough
 };
-
-__device__ __forceinline__ bool is_large(const Params& p)
-{
-    return (p.src_num_bytes | p.dst_num_bytes) >> 30;
-}

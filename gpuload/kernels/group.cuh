@@ -101,20 +101,22 @@ __device__ __forceinline__ u32 bit_or_none(u32 shift)
 #endif
 }
 
-// Blocks of 128 threads that a multiprocessor is to hold at a time: as many as `wanted`, if it can.
-constexpr int resident(int wanted)
+__device__ __forceinline__ bool is_large(const Params& p)
 {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
-    return wanted < 8 ? wanted : 8;
-#else
-    return wanted;
-#endif
+    return (p.src_num_bytes | p.dst_num_bytes) >> 30;
 }
+
+// Blocks of 128 threads that a multiprocessor is to hold at a time: as many as `wanted`, if it can.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define RESIDENT(wanted) (wanted < 8 ? wanted : 8)
+#else
+#define RESIDENT(wanted) wanted
+#endif
 
 // Entry points: codec_LANES decodes operation i of the batch with the i-th group of the grid.
 // blocks: registers for more of them at a time would have to be kept in memory; measured.
 #define KERNEL(codec, function, lanes, blocks)                                          \
-    extern "C" __global__ void __launch_bounds__(128, resident(blocks))                 \
+    extern "C" __global__ void __launch_bounds__(128, RESIDENT(blocks))                 \
         codec##_##lanes(const Params* params, u32 count, u32* status)                   \
     {                                                                                   \
         function<lanes>(params, count, status);                                         \
