@@ -15,7 +15,7 @@ import click
 __all__ = ["cli"]
 
 #: Commands in the order of the help text; each is the `command` of the module of its name.
-_COMMANDS = ("decompress", "inspect", "verify", "compress", "doctor")
+_COMMANDS = ("decompress", "inspect", "verify", "compress", "bench", "doctor")
 
 # Backspace keeps click from wrapping the lines that follow.
 _EXAMPLES = """\b

@@ -87,7 +87,7 @@ def command(
     or not at all; a file that is there already stays, unless --force is given. FILE '-' is
     standard input.
 
-    The host decodes, unless --device names a GPU or --engine hardware asks for one.
+    The host decodes, unless --device names a GPU or --engine asks for one that runs there.
 
     Suffixes that are taken off: .lz4 .gz .bgz .zst .zstd .sz .snappy; .tgz and .tzst become .tar.
     """
@@ -104,7 +104,7 @@ def command(
             batch.guard(target.file),
             open_container(target.file, options, quiet=quiet) as container,
         ):
-            if options["engine"] == "hardware":
+            if options["engine"] not in (None, "auto", "host"):
                 container.explain()  # refuses what no row suits, before there is an output
             if output_dir is not None:
                 Path(output_dir).mkdir(parents=True, exist_ok=True)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuload.errors import GpuloadError
 
-from .engines import hardware_unavailable
+from .engines import engines_unavailable
 from .messages import human_size
 
 if TYPE_CHECKING:
@@ -57,16 +57,17 @@ def _facts(found: Capabilities) -> dict[str, Any]:
 def _decompression(number: int, found: Capabilities) -> dict[str, Any]:
     from gpuload.batch import DRIVER_CODECS
 
-    mask = found.decompress_mask
+    mask, engines = found.decompress_mask, engines_unavailable(number)
     return {
+        "engines": engines,
         "decompression": {
             "algorithms": [
                 codec.name.lower() for codec, bit in DRIVER_CODECS.items() if bit & mask
             ],
             "algorithm_mask": mask,
             "maximum_length": found.decompress_max_length,
-            "unavailable": hardware_unavailable(number) or None,
-        }
+            "unavailable": engines["hardware"],
+        },
     }
 
 
@@ -96,6 +97,7 @@ def _labelled(device: dict[str, Any]) -> dict[str, str]:
         "compute capability": device["compute_capability"],
         "driver": device["driver"],
         "decompression": _engine(**device["decompression"]),
+        **{f"{engine} engine": _able(device["engines"][engine]) for engine in ("sm", "nvcomp")},
         "sparse arrays": _yes(device["sparse_arrays"]),
         "memory pools": _yes(device["memory_pools"]),
         "virtual memory": _yes(device["virtual_memory"]),
@@ -110,6 +112,10 @@ def _engine(
     if unavailable:
         return f"no: {unavailable}"
     return f"{', '.join(algorithms)}; at most {human_size(maximum_length)} a chunk"
+
+
+def _able(reason: str | None) -> str:
+    return f"no: {reason}" if reason else "yes"
 
 
 def _memory(device: dict[str, Any]) -> str:

@@ -17,8 +17,6 @@ from .options import examples
 
 __all__ = ["command"]
 
-#: Packages that may bring nvCOMP.
-_NVCOMP = ("nvidia-libnvcomp-cu13", "nvidia-libnvcomp-cu12")
 #: Optional packages, the extra that brings each, and what it is for.
 _EXTRAS = (
     ("fsspec", "remote", "reading URLs"),
@@ -106,7 +104,7 @@ def _gpu() -> list[dict[str, Any]]:
         _part("cuda-bindings", _version("cuda-bindings"), "pip install cuda-bindings"),
         _part("cuda-core", _version("cuda-core"), "pip install cuda-core"),
         _part("NVRTC", _nvrtc_version(), _pip("cuda")),
-        _part("nvCOMP", _version(*_NVCOMP) or _loads("nvcomp", "5"), _pip("nvcomp")),
+        _nvcomp(),
     ]
 
 
@@ -152,10 +150,12 @@ def _nvrtc_version() -> str | None:
     return "{}.{}".format(*found.version) if found else None
 
 
-def _loads(name: str, *versions: str) -> str | None:
-    """Return the first major version of a library that the dynamic loader finds."""
-    found = (version for version in versions if _library(f"lib{name}.so.{version}"))
-    return next(found, None)
+def _nvcomp() -> dict[str, Any]:
+    from gpuload.engines import nvcomp_library
+
+    reason = nvcomp_library.unavailable()
+    version = None if reason else "{}.{}".format(*nvcomp_library.load().version)
+    return _part("nvCOMP", version, reason)
 
 
 def _library(name: str) -> ctypes.CDLL | None:

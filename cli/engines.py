@@ -6,7 +6,7 @@ from typing import Any
 
 from gpuload.errors import DriverError, EngineUnavailableError
 
-__all__ = ["check_engine", "gpu_matters", "hardware_unavailable"]
+__all__ = ["check_engine", "engine_unavailable", "engines_unavailable", "gpu_matters"]
 
 
 def check_engine(options: dict[str, Any]) -> None:
@@ -22,20 +22,22 @@ def check_engine(options: dict[str, Any]) -> None:
     EngineUnavailableError
         If the engine that is asked for by name cannot be used, or there is no such device.
     """
-    hardware = options["engine"] == "hardware"
-    if not hardware and options["device"] is None:
+    from gpuload.engines.choice import DEVICE_ENGINES
+
+    engine = options["engine"] if options["engine"] in DEVICE_ENGINES else None
+    if engine is None and options["device"] is None:
         return
     from gpuload.devices import find_device
 
     try:
         device_id = find_device(options["device"])
-        reason = hardware_unavailable(device_id, trusted=options["trusted"]) if hardware else ""
+        reason = engine and engine_unavailable(engine, device_id, trusted=options["trusted"])
     except DriverError as error:
-        if not hardware:
+        if engine is None:
             raise EngineUnavailableError(str(error)) from None
         reason = str(error)
     if reason:
-        raise EngineUnavailableError(f"the hardware engine cannot be used here: {reason}")
+        raise EngineUnavailableError(f"the {engine} engine cannot be used here: {reason}")
 
 
 def gpu_matters(options: dict[str, Any]) -> bool:
@@ -46,22 +48,26 @@ def gpu_matters(options: dict[str, Any]) -> bool:
     return asked or not driver.unavailable()
 
 
-def hardware_unavailable(device_id: int | None, *, trusted: bool | None = None) -> str:
-    """Return why the hardware engine can decode nothing on a device; empty if it can.
+def engine_unavailable(engine: str, device_id: int | None, *, trusted: bool | None = None) -> str:
+    """Return why an engine, asked for by name, can decode nothing on a device; empty if it can.
 
     Parameters
     ----------
+    engine : str
+        One that runs on a device.
     device_id : int or None
         The device; None if there is none.
     trusted : bool, optional
         See `gpuload.options.Options`.
     """
-    import numpy as np
-
-    from gpuload.chunks import CHUNK_DTYPE
-    from gpuload.engines.choice import choose
+    from gpuload.engines.choice import unavailable
     from gpuload.options import Options
 
-    # A reason to pass an engine over that holds without a single chunk holds for every file.
-    choice = choose(np.empty(0, CHUNK_DTYPE), Options(trusted=trusted), device_id)
-    return choice.passed_over.get("hardware", "")
+    return unavailable(engine, Options(engine=engine, trusted=trusted), device_id)
+
+
+def engines_unavailable(device_id: int) -> dict[str, str | None]:
+    """Return why each engine on a device can decode nothing there; None for those that can."""
+    from gpuload.engines.choice import DEVICE_ENGINES
+
+    return {engine: engine_unavailable(engine, device_id) or None for engine in DEVICE_ENGINES}

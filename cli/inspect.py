@@ -45,8 +45,8 @@ def command(
     A file is batchable if its chunks decode independently of one another; if it is not, the
     reason is shown. Sizes that a format does not state are shown as upper bounds. The engine is
     the one that would load the file to the current GPU, or to --device N, and on a machine without
-    one to the host. Why another one would not is shown where there is a GPU, or with --engine or
-    --device, and always in the JSON.
+    one to the host. Why those before it would not is shown where there is a GPU, or with --engine
+    or --device, and always in the JSON.
     """
     check_engine(options)
     batch = Batch(as_json=as_json)

@@ -135,7 +135,10 @@ _ENGINE = (
     click.option(
         "--engine",
         type=click.Choice(["auto", *ENGINES]),
-        help="Who decodes; auto is, chunk by chunk, the first that can.  [default: auto]",
+        help="Who decodes: hardware is the decompression engine of Blackwell GPUs, sm kernels of "
+        "gpuload's own, nvcomp NVIDIA's library, host the CPU; auto is, chunk by chunk, the first "
+        "that can and is the fastest by what was measured, nvcomp only with --trusted.  "
+        "[default: auto]",
     ),
     click.option(
         "--device",
@@ -144,12 +147,12 @@ _ENGINE = (
         help="The GPU that may decode, as gpuload doctor numbers them.",
     ),
     click.option(
-        "--untrusted",
-        "trusted",
-        is_flag=True,
-        # None leaves the choice to the library; True would drop its precautions.
-        callback=lambda _, __, given: False if given else None,
-        help="Keep engines away that cannot bound what bad data makes them write.",
+        "--trusted/--untrusted",
+        # Without either, the library takes its precautions and keeps hardware.
+        default=None,
+        help="Whether the files are known to be valid. The engines hardware and nvcomp cannot "
+        "bound what bad data makes them write: --trusted lets auto take both, without guards; "
+        "--untrusted keeps both away. Without either, hardware works behind guards.",
     ),
 )
 

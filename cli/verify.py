@@ -58,7 +58,7 @@ def command(files: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
     expected, and every bad file has a line with BAD. All files are checked, also after a bad one;
     the exit status is 1 if any was bad.
 
-    The host decodes, unless --device names a GPU or --engine hardware asks for one.
+    The host decodes, unless --device names a GPU or --engine asks for one that runs there.
     """
     check_engine(options)
     batch = Batch(as_json=as_json)

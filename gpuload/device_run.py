@@ -1,38 +1,46 @@
-"""A run with a device: windows for the decompression engine, the others for the host.
+"""A run with a device: windows for its engines, the others for the host.
 
-Each worker thread has a workspace of its own: a stream, staging memory that the engine reads over
-the link, and a guarded window on the device that it decodes into. The window is copied to its
-destination when its decoded sizes agree. If one does not, the engine may have written anywhere in
-the window, and all of it is decoded again on the host.
+Each worker thread has a workspace of its own: a stream, staging memory, and a window on the device.
+How far an engine is trusted decides where it writes:
+
+* The sm engine is bounded, so it writes to the destination wherever rows have their place, and a
+  row that fails is the only one that does.
+* The hardware engine and nvCOMP decode into a guarded window, unless the input is trusted. The
+  window is copied to its destination when its decoded sizes agree. If one does not, the engine may
+  have written anywhere in the window, and all of it is decoded again on the host.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuload import driver
+from gpuload import driver, fencing
 from gpuload.device_sink import DeviceSink
-from gpuload.engines.base import DeviceBatch, HostBatch, Outcome, Status
-from gpuload.engines.choice import HARDWARE, HOST, choose
+from gpuload.engines.base import DeviceBatch, HostBatch, Outcome
+from gpuload.engines.choice import HARDWARE, HOST, NVCOMP, SM, choose, scratch_limit
 from gpuload.engines.hardware import NOT_SUPPORTED, HardwareEngine
+from gpuload.engines.nvcomp import NvcompEngine
+from gpuload.engines.sm import SmEngine
 from gpuload.errors import EngineUnavailableError, GpuloadError
-from gpuload.memory import DecompressMemory, HostNumaMemory, copy, host_view, run_all
+from gpuload.memory import copy, run_all
 from gpuload.options import ENGINES
 from gpuload.pipeline import WINDOW, Run
 from gpuload.report import checksum_counts
 from gpuload.windows import Window, moves, offsets
+from gpuload.workspace import READS_OVER_THE_LINK, Sizes, Workspace
 
 if TYPE_CHECKING:
     import numpy.typing as npt
     from cuda.core import Stream
 
     from gpuload.containers.base import Index
+    from gpuload.engines.base import Engine
     from gpuload.engines.choice import Choice
     from gpuload.options import Options
     from gpuload.pipeline import Progress
@@ -41,10 +49,10 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceRun", "run"]
 
-#: What memory from cuMemCreate is taken in, on every device so far.
-_UNIT = 2 << 20
-#: Addresses without memory behind each window, to catch writes past its end.
-_GUARD = 256 << 20
+#: Threads that read stored bytes for a device, which is more than enough windows at once for it.
+_READERS = 8
+#: Instead of the host's copy of a window, which few windows need.
+_NO_BYTES = np.empty(0, np.uint8)
 
 
 def run(
@@ -69,7 +77,7 @@ def run(
         If an engine was asked for by name that cannot decode this here, or a device fails.
     """
     choice = choose(index.chunks, options, device_id)
-    if (choice.engines == HARDWARE).any():
+    if (choice.engines != HOST).any():
         started: Run = DeviceRun(
             index, sink, options, choice=choice, device_id=device_id, collect=collect
         )
@@ -79,36 +87,8 @@ def run(
     return started.go(progress)
 
 
-class Workspace:
-    """What one thread needs to have windows decoded by the engine.
-
-    Parameters
-    ----------
-    device_id : int
-        The device, which is current.
-    stream : Stream
-        What the thread does, it does on this one.
-    stored_size, raw_size, actual_size : int
-        Bytes of the largest window: stored, decoded, and of the words with the decoded sizes.
-    """
-
-    def __init__(
-        self, device_id: int, stream: Stream, stored_size: int, raw_size: int, actual_size: int
-    ) -> None:
-        self.stream = stream
-        with ExitStack() as undo:
-            host = undo.enter_context(HostNumaMemory(device_id))
-            self.staging = host.allocate(max(1, stored_size), stream=stream)
-            self.actual = host.allocate(max(4, actual_size), stream=stream)
-            guarded = undo.enter_context(DecompressMemory(device_id, guard=_GUARD))
-            self.window = guarded.allocate(max(1, raw_size), stream=stream)
-            self.stored = host_view(self.staging)
-            #: Waits for the stream and frees everything.
-            self.close = undo.pop_all().close
-
-
 class DeviceRun(Run):
-    """A run whose choice of engines has rows for the decompression engine.
+    """A run whose choice of engines has rows for some on a device.
 
     Parameters
     ----------
@@ -131,15 +111,18 @@ class DeviceRun(Run):
         collect: bool = False,
     ) -> None:
         self.device_id = device_id
+        self.choice = choice
         self.refused = ""
+        self.lock = threading.Lock()
         self.local = threading.local()
         self.workspaces: list[Workspace] = []
-        self.engine = HardwareEngine(device_id)
+        self.decoders: dict[int, Engine[DeviceBatch]] = {}
         self.target = sink if isinstance(sink, DeviceSink) else None
         #: Whether the host needs the bytes that the device decodes.
         self.fetched = self.target is None or options.verify is True
         self.unverified: Counter[int] = Counter()
-        self.used = False  # whether the device has decoded a window
+        self.used: set[int] = set()  # who has decoded a window
+        self.direct: dict[int, bool] = {}
         super().__init__(
             index,
             sink,
@@ -148,17 +131,71 @@ class DeviceRun(Run):
             engines=choice.engines,
             check_spans=self.fetched,
         )
-        #: Whether the engine may write where the bytes belong, without a guarded window.
-        self.direct = bool(
-            self.target
-            and options.trusted
-            and self.placed
-            and driver.is_hw_decompress_capable(self.target.address)
-        )
+
+    # --- Planning ---------------------------------------------------------------------------------
+
+    def _writes_directly(self, engine: int) -> bool:
+        """Return whether an engine may write where the bytes belong, without a window."""
+        if self.target is None or not self.placed:
+            return False
+        if engine == SM:
+            return True
+        able = engine == NVCOMP or driver.is_hw_decompress_capable(self.target.address)
+        return bool(self.options.trusted) and able
 
     def _targets(self) -> npt.NDArray[np.int64]:
-        target = max(WINDOW, self.options.memory_limit // 12)
-        return np.where(self.engines == HARDWARE, target, WINDOW)
+        share = max(WINDOW, self.options.memory_limit // 12)
+        targets = np.where(self.choice.engines == HOST, WINDOW, share)
+        if self.direct[SM]:
+            # Only stored bytes are kept, and the more there is to decode at once, the better.
+            targets[self.choice.engines == SM] = 2 * share
+        return targets
+
+    def _plan(self) -> list[Window]:
+        self.direct = {engine: self._writes_directly(engine) for engine in range(HOST)}
+        windows = super()._plan()
+        batches = [window for window in windows if not window.streamed]
+        on_device = [window for window in batches if window.engine != HOST]
+        #: What a workspace has memory for.
+        self.sizes = Sizes.largest(map(self._sizes, on_device))
+        scratch = scratch_limit(self.options) if self._has(NVCOMP) else 0
+        # A thread has all of it, and what the host decodes.
+        need = self.sizes.total + scratch + max([0, *map(self._on_host, batches)])
+        fitting = self.options.memory_limit * 3 // 4 // max(1, need)
+        self.report.threads = max(1, min(self.report.threads, fitting))
+        return windows
+
+    def _has(self, engine: int) -> bool:
+        return bool((self.choice.engines == engine).any())
+
+    def _useful_threads(self) -> int:
+        if self._has(HOST) or self._has(HARDWARE):
+            return super()._useful_threads()
+        return min(self.options.thread_count, _READERS)
+
+    def _sizes(self, window: Window) -> Sizes:
+        """Return what a window on the device needs."""
+        stored, engine = window.end - window.start, window.engine
+        direct = self.direct[engine]
+        return Sizes(
+            stored=stored,
+            actual=4 * (window.last - window.first),
+            landed=0 if ENGINES[engine] in READS_OVER_THE_LINK else stored,
+            window=0 if direct else window.raw_size,
+            guard=engine != SM and not direct,
+        )
+
+    def _on_host(self, window: Window) -> int:
+        """Return the bytes that the host needs for a window that it decodes, or may have to."""
+        if window.engine == HOST:
+            return self._need(window, in_place=False)
+        return 0 if window.engine == SM and not self.fetched else window.raw_size
+
+    def _need(self, window: Window, *, in_place: bool) -> int:
+        # What is for a device is counted in `_plan`.
+        return super()._need(window, in_place=in_place) if window.engine == HOST else 0
+
+    # --- From start to end ------------------------------------------------------------------------
 
     def go(self, progress: Progress | None = None) -> Report:
         """See `Run.go`."""
@@ -170,37 +207,27 @@ class DeviceRun(Run):
                 self._close()
             raise
         self._close()
-        report.engine = self._engines_used()
-        if self.refused:
-            report.passed_over = {"hardware": self.refused}
+        report.engine = ", ".join(ENGINES[number] for number in sorted(self.used or {HOST}))
+        report.passed_over = self.choice.passed_over
         return report
 
     def _close(self) -> None:
-        run_all([workspace.close for workspace in self.workspaces])
+        with driver.on_device(self.device_id):
+            closing = [workspace.close for workspace in self.workspaces]
+            run_all([*closing, *(engine.close for engine in self.decoders.values())])
 
-    def _engines_used(self) -> str:
-        engines = {w.engine for w in self.windows if w.streamed or not self.refused}
-        used = sorted(engines - {HARDWARE} | ({HARDWARE} if self.used else {HOST}))
-        return ", ".join(ENGINES[number] for number in used)
-
-    def _plan(self) -> list[Window]:
-        windows = super()._plan()
-        largest = [max(size) for size in zip(*map(_sizes, windows), strict=True)]
-        # A thread has all three of them, and the host's copy of a window.
-        need = sum(-(-size // _UNIT) * _UNIT for size in largest) + largest[1]
-        fitting = self.options.memory_limit * 3 // 4 // max(1, need)
-        self.report.threads = max(1, min(self.report.threads, fitting))
-        return windows
+    def _finished(self, seconds: float) -> Report:
+        report = super()._finished(seconds)
+        if not self.fetched and self.options.verify:
+            self.unverified.update(self.index.spans["checksum_kind"].tolist())
+            report.unverified = checksum_counts(self.unverified)
+        return report
 
     def _workspace(self) -> Workspace:
         """Return the workspace of the calling thread."""
         if not hasattr(self.local, "workspace"):
-            sizes = [_sizes(window) for window in self.windows if window.engine == HARDWARE]
-            stored, raw, actual = map(max, zip(*sizes, strict=True))
             stream = self.target.stream() if self.target else self._new_stream()
-            self.local.workspace = Workspace(
-                self.device_id, stream, stored, 0 if self.direct else raw, actual
-            )
+            self.local.workspace = Workspace(self.device_id, stream, self.sizes)
             self.workspaces.append(self.local.workspace)
         workspace: Workspace = self.local.workspace
         return workspace
@@ -211,116 +238,148 @@ class DeviceRun(Run):
             device.set_current()
             return device.create_stream()
 
+    def _engine(self, number: int) -> Engine[DeviceBatch]:
+        with self.lock:
+            if number not in self.decoders:
+                self.decoders[number] = self._make_engine(number)
+            return self.decoders[number]
+
+    def _make_engine(self, number: int) -> Engine[DeviceBatch]:
+        if number == NVCOMP:
+            return NvcompEngine(self.device_id, memory_limit=scratch_limit(self.options))
+        return SmEngine(self.device_id) if number == SM else HardwareEngine(self.device_id)
+
+    # --- Windows ----------------------------------------------------------------------------------
+
+    def _stream(self, number: int, window: Window) -> None:
+        super()._stream(number, window)
+        self.used.add(HOST)
+
     def _batch(self, number: int, window: Window) -> None:
-        if window.engine != HARDWARE or self.refused:
+        engine = self._engine_of(window)
+        if engine == HOST:
             super()._batch(number, window)
-            return
-        work = self._workspace()
-        rows = self.index.chunks[window.first : window.last]
+            self.used.add(HOST)
+        else:
+            self._on_device(number, window, engine)
+
+    def _engine_of(self, window: Window) -> int:
+        """Return who decodes a window: as planned, unless the driver has refused to."""
+        if window.engine != HARDWARE or not self.refused:
+            return window.engine
+        chosen = np.unique(self.choice.engines[window.first : window.last])
+        return int(chosen[0]) if chosen.size == 1 else HOST
+
+    def _on_device(self, number: int, window: Window, engine: int) -> None:
+        work, rows = self._workspace(), self.index.chunks[window.first : window.last]
         stored = work.stored[: window.end - window.start]
         self.index.source.read_exact(window.start, memoryview(stored))
         src, dst = offsets(rows, window)
-        base = int(work.window.handle)
-        if self.direct and self.target:
+        base = work.window
+        if self.direct[engine] and self.target:
             base = self.target.address + int(rows["dst_offset"][0])
-        submitted = DeviceBatch(
-            rows, src + int(work.staging.handle), dst + base, work.actual, work.stream
-        )
-        outcome = self.engine.submit(submitted).wait()
-        self.used |= not outcome.code
-        batch = HostBatch(rows, src, dst, stored, self._buffer("raw", window.raw_size))
-        self._doubt_short_rows(batch, outcome)
-        if not outcome.reasons and not self.fetched:
-            self._commit_on_device(number, window, outcome, dst, base)
-            return
-        if outcome.reasons:
-            outcome = self._decode_again(batch, outcome)
+        source = work.source(stored.size, ENGINES[engine])
+        submitted = DeviceBatch(rows, src + source, dst + base, work.actual, work.stream)
+        outcome = self._engine(engine).submit(submitted).wait()
+        if not outcome.code:
+            self.used.add(engine)
+        batch = HostBatch(rows, src, dst, stored, _NO_BYTES)
+        if engine == SM:
+            self._settle_bounded(number, window, batch, outcome, base)
+        elif outcome.code == NOT_SUPPORTED:
+            self._pass_on(number, window, next(iter(outcome.reasons.values())))
         else:
-            self._fetch(batch, outcome, base, work.stream)
-            if outcome.reasons and self.options.on_error == "retry-host":
-                outcome = self.host.decode(batch)
-        self._commit(number, window, batch, outcome, in_place=False)
+            self._settle_fenced(number, window, batch, outcome, base)
 
-    def _doubt_short_rows(self, batch: HostBatch, outcome: Outcome) -> None:
-        """Find the sizes of rows on the host that the file does not state.
+    def _settle_bounded(
+        self, number: int, window: Window, batch: HostBatch, outcome: Outcome, base: int
+    ) -> None:
+        """Deliver a window of which every row that did not fail is right."""
+        if self.fetched:
+            batch = replace(batch, out=self._buffer("raw", window.raw_size))
+            self._fetch(batch, outcome, base)
+            self._retry(batch, outcome)
+            self._commit(number, window, batch, outcome, in_place=False)
+        elif outcome.reasons:
+            self._mend(number, window, batch, outcome, base)
+        else:
+            self._commit_on_device(number, window, batch, outcome, base)
 
-        A row that fills its slot has the size that it should have. Of a shorter one (the last block
-        of an LZ4 frame) nobody can tell whether the engine stopped early.
-        """
-        short = ~batch.rows["exact"] & (outcome.actual < batch.rows["raw_size"].astype(np.int64))
-        doubtful = np.flatnonzero(short & (outcome.status == Status.OK))
-        if not doubtful.size or outcome.reasons:
-            return
-        checked = self.host.decode(batch.take(doubtful))
-        good = (checked.status == Status.OK) & (checked.actual == outcome.actual[doubtful])
-        for number in np.flatnonzero(~good).tolist():
-            row = int(doubtful[number])
-            found = checked.reasons.get(number, f"the host decodes {checked.actual[number]}")
-            reason = f"the engine reports {outcome.actual[row]} bytes; {found}"
-            outcome.fail(row, Status.SIZE, reason)
-            outcome.blame[row] = "size"
+    def _mend(
+        self, number: int, window: Window, batch: HostBatch, outcome: Outcome, base: int
+    ) -> None:
+        """Deliver a window in which rows failed, by way of the host."""
+        # In its turn, so that one thread at a time has memory for it.
+        with self.turns.turn(number):
+            batch = replace(batch, out=np.empty(window.raw_size, np.uint8))
+            self._fetch(batch, outcome, base)
+            self._retry(batch, outcome)
+            data = self._settle(window, outcome, batch.out, batch.dst)
+            offset = self._advance(data.size)
+            self.stored_position = window.end
+            self.sink.write(offset, data)
 
-    def _fetch(self, batch: HostBatch, outcome: Outcome, base: int, stream: Stream) -> None:
+    def _fetch(self, batch: HostBatch, outcome: Outcome, base: int) -> None:
         """Copy a window to the host, and check what the host can check."""
+        stream = self._workspace().stream
         copy(batch.out.ctypes.data, base, batch.out.size, stream)
         with driver.calling("cuStreamSynchronize", "a window on its way to the host"):
             stream.sync()
         if self.options.verify:
             self.host.check(batch, outcome)
 
-    def _decode_again(self, batch: HostBatch, first: Outcome) -> Outcome:
-        """Decode a window on the host after the engine failed on some of it."""
+    def _retry(self, batch: HostBatch, outcome: Outcome) -> None:
+        if outcome.reasons and self.options.on_error == "retry-host":
+            fencing.retry(self.host, batch, outcome)
+
+    def _settle_fenced(
+        self, number: int, window: Window, batch: HostBatch, outcome: Outcome, base: int
+    ) -> None:
+        """Deliver a window that holds nothing but damage if one row of it failed."""
+        batch = replace(batch, out=self._buffer("raw", window.raw_size))
+        fencing.doubt_short_rows(self.host, batch, outcome)
         retried = self.options.on_error == "retry-host"
-        unsupported = first.code == NOT_SUPPORTED
-        if unsupported:
-            self.refused = next(iter(first.reasons.values()))
-            if self.options.engine == "hardware" and not retried:
-                raise EngineUnavailableError(f"the hardware engine does not run: {self.refused}")
-        second = self.host.decode(batch)
-        if retried or unsupported:
-            return second
-        # Others of the batch were refused with it, or only may be damaged: the host's word counts.
-        for row in first.blame:
-            reason = first.reasons[row]
-            found = second.reasons.get(
-                row, "the host engine decodes it: on_error='retry-host' (--on-error) takes that"
-            )
-            second.fail(row, Status(first.status[row]), f"{reason} ({found})")
-            second.actual[row] = first.actual[row]
-        return replace(second, code=first.code, blame=first.blame)
+        if outcome.reasons:
+            again = self.host.decode(batch)
+            outcome = again if retried else fencing.confirm(outcome, again)
+        elif self.fetched:
+            self._fetch(batch, outcome, base)
+            if outcome.reasons and retried:
+                outcome = self.host.decode(batch)
+        else:
+            self._commit_on_device(number, window, batch, outcome, base)
+            return
+        self._commit(number, window, batch, outcome, in_place=False)
+
+    def _pass_on(self, number: int, window: Window, reason: str) -> None:
+        """Give a window that the driver has refused, and those to come, to who is next."""
+        self.refused = reason
+        broken = {"hardware": reason}
+        if self.options.engine == "auto":
+            options, chunks = self.options, self.index.chunks
+            self.choice = choose(chunks, options, self.device_id, broken=broken)
+        elif self.options.on_error == "retry-host":
+            host = np.full_like(self.choice.engines, HOST)
+            self.choice = replace(self.choice, engines=host, passed_over=broken)
+        else:
+            raise EngineUnavailableError(f"the hardware engine does not run: {reason}")
+        self._batch(number, window)
 
     def _commit_on_device(
-        self,
-        number: int,
-        window: Window,
-        outcome: Outcome,
-        dst: npt.NDArray[np.int64],
-        base: int,
+        self, number: int, window: Window, batch: HostBatch, outcome: Outcome, base: int
     ) -> None:
+        """Deliver a window whose bytes are on the device and stay there."""
         assert self.target is not None
         size = int(outcome.actual.sum())
         with self.turns.turn(number):
             # Of bytes on the device only the number is known here.
             unseen = np.broadcast_to(np.zeros(1, np.uint8), size)
             self.spans.feed_rows(window.first, outcome.actual, unseen)
-            rows = self.index.chunks[window.first : window.last]
-            self.unverified.update(rows["checksum_kind"].tolist())
+            self.unverified.update(batch.rows["checksum_kind"].tolist())
             offset = self._advance(size)
             self.stored_position = window.end
-        if self.direct:
+        if base != self._workspace().window:
             return
         self.target.check_room(offset, size)
-        for start, to, length in moves(dst, outcome.actual):
+        for start, to, length in moves(batch.dst, outcome.actual):
             copy(self.target.address + offset + to, base + start, length, self.target.stream())
-
-    def _finished(self, seconds: float) -> Report:
-        report = super()._finished(seconds)
-        if not self.fetched and self.options.verify:
-            self.unverified.update(self.index.spans["checksum_kind"].tolist())
-            report.unverified = checksum_counts(self.unverified)
-        return report
-
-
-def _sizes(window: Window) -> tuple[int, int, int]:
-    """Return the stored and the decoded bytes of a window, and those of its size words."""
-    return window.end - window.start, window.raw_size, 4 * (window.last - window.first)

@@ -8,13 +8,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from gpuload import driver
-from gpuload.memory import HostNumaMemory, StagingRing, copy, run_all
+from gpuload.memory import StagingRing, copy, run_all, staging_memory
 
 if TYPE_CHECKING:
     from types import TracebackType
     from typing import Self
 
-    from cuda.core import Event, MemoryResource, Stream
+    from cuda.core import Event, Stream
 
     from gpuload.codecs.base import Bytes
 
@@ -56,7 +56,7 @@ class DeviceSink:
         slot = min(_SLOT, max(1, memory_limit // 4))
         slots = max(1, min(8, memory_limit // slot))
         with ExitStack() as undo:
-            memory = _staging(device_id, undo)
+            memory = staging_memory(device_id, undo)
             self._ring = StagingRing(memory, slots, slot, device_id=device_id)
             undo.callback(self._ring.close)
             self._free = undo.pop_all().close
@@ -126,12 +126,3 @@ def _finish(stream: Stream) -> None:
     with driver.calling("cuStreamSynchronize", "the end of a load"):
         stream.sync()
     stream.close()
-
-
-def _staging(device_id: int, undo: ExitStack) -> MemoryResource:
-    """Return memory that the host writes and the device reads."""
-    if driver.capabilities(device_id).host_numa_memory:
-        return undo.enter_context(HostNumaMemory(device_id))
-    from cuda.core import LegacyPinnedMemoryResource
-
-    return LegacyPinnedMemoryResource()

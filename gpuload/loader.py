@@ -14,7 +14,7 @@ from gpuload.arrays import Array
 from gpuload.chunks import Checksum
 from gpuload.containers import read_index
 from gpuload.devices import find_device
-from gpuload.engines.choice import HARDWARE, choose
+from gpuload.engines.choice import DEVICE_ENGINES, HOST, choose, time_text
 from gpuload.errors import FormatWarning
 from gpuload.host_memory import allocate, reserve
 from gpuload.options import ENGINES, Options, Verify
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from gpuload.chunks import ChunkTable, SpanTable
     from gpuload.containers.base import Asset
+    from gpuload.engines.choice import Choice
     from gpuload.pipeline import Progress
     from gpuload.report import Report
     from gpuload.sinks import Sink
@@ -130,20 +131,26 @@ class Container:
         """Return, for each asset, which engine would decode it, and why."""
         choice = choose(self.chunks, self._options, find_device(self._options.device))
         names = [ENGINES[number] for number in np.unique(choice.engines)] or ["host"]
-        threads = self._options.thread_count
-        if self.serial:
-            reason = f"one thread decodes: {self.serial}"
-        elif HARDWARE in choice.engines:
-            reason = f"{self.chunks.size} independent chunks in batches"
-        else:
-            reason = f"{self.chunks.size} independent chunks on up to {threads} threads"
+        on_device = bool((choice.engines != HOST).any())
         checksums = self._checksums()
-        if HARDWARE in choice.engines and self._options.verify == "auto":
+        if on_device and self._options.verify == "auto":
             checksums += " (not checked where the engine decodes; verify=True checks on the host)"
         return [
-            Explanation(a.name, ", ".join(names), reason, checksums, choice.passed_over)
+            Explanation(
+                a.name, ", ".join(names), self._reason(choice), checksums, choice.passed_over
+            )
             for a in self.assets
         ]
+
+    def _reason(self, choice: Choice) -> str:
+        if self.serial:
+            return f"one thread decodes: {self.serial}"
+        chunks = f"{self.chunks.size} independent chunks"
+        if (choice.engines == HOST).all():
+            return f"{chunks} on up to {self._options.thread_count} threads"
+        times = [f"{name} {time_text(seconds)}" for name, seconds in choice.seconds.items()]
+        estimates = f"; about: {', '.join(times)}" if times else ""
+        return f"{chunks} in batches{estimates}"
 
     def _checksums(self) -> str:
         kinds = np.unique(self._index.checksum_kinds)
@@ -297,7 +304,8 @@ class Container:
         self, sink: Sink, *, collect: bool = False, progress: Progress | None = None
     ) -> Report:
         """Decode into host memory, with a device only if one was asked for."""
-        wanted = self._options.engine == "hardware" or self._options.device not in (None, "cpu")
+        named = self._options.engine in DEVICE_ENGINES
+        wanted = named or self._options.device not in (None, "cpu")
         device_id = find_device(self._options.device) if wanted else None
         if device_id is None:
             passed_over = choose(self.chunks, self._options, None).passed_over
@@ -380,7 +388,7 @@ def load(
     out, device, stream
         Where to; see `Container.load`.
     engine : str
-        "auto", "hardware" or "host".
+        "auto", "hardware", "sm", "nvcomp" or "host"; see `gpuload.options.Options`.
     verify : "auto" or bool
         Which checksums to check: "auto" those that can be checked where the bytes are decoded (on
         the host all of them), True all of them.

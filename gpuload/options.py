@@ -10,7 +10,7 @@ Verify = bool | Literal["auto"]
 OnError = Literal["raise", "retry-host", "skip"]
 
 #: Engines by name, in the order in which "auto" tries them.
-ENGINES = ("hardware", "host")
+ENGINES = ("hardware", "sm", "nvcomp", "host")
 
 #: Scratch memory of a load beyond its result, in bytes.
 DEFAULT_MEMORY_LIMIT = 256 << 20
@@ -29,13 +29,18 @@ class Options:
     Parameters
     ----------
     engine : str
-        "auto", "hardware" or "host".
+        Who decodes: "hardware", the decompression engine of Blackwell GPUs; "sm", kernels of
+        gpuload's own on any GPU; "nvcomp", NVIDIA's library on any GPU; or "host". "auto" takes,
+        chunk by chunk, the first that can and is the fastest by what was measured; nvcomp only
+        where the input is trusted. An engine that is asked for by name leaves to the host what it
+        cannot take, and is an error where that is everything.
     device : None, int, str or object
         Where to load to, and which device may decode; see `gpuload.devices.find_device`.
     trusted : bool, optional
-        Whether the input is known to be valid. None lets the decompression engine, which has no
-        bounds of its own, decode into guarded windows; True also lets it write to the destination;
-        False keeps it away.
+        Whether the input is known to be valid. The engines hardware and nvcomp have no bounds of
+        their own. None lets hardware, and nvcomp if it is asked for by name, decode into guarded
+        windows; True lets "auto" take both, and both write to the destination; False keeps both
+        away. The engines sm and host are bounded and need no trust.
     on_error : "raise", "retry-host" or "skip"
         What to do about a chunk that does not decode: raise; decode it again on the host if another
         engine failed on it; or fill it with zeros, list it in the report and go on.

@@ -16,7 +16,7 @@ from gpuload import batch as batches
 from gpuload import driver
 from gpuload.chunks import Codec
 from gpuload.engines.base import DeviceBatch, Engine, Outcome, Status, Submission
-from gpuload.engines.choice import hardware_refusals
+from gpuload.engines.refusals import hardware_refusals
 from gpuload.engines.sizes import compare_sizes
 from gpuload.errors import DriverError
 from gpuload.memory import copy, host_view

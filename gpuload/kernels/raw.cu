@@ -18,4 +18,5 @@ __device__ void copy_chunks(const Params* params, u32 count, u32* status)
 }
 
 KERNEL(raw, copy_chunks, 32, 16)
+KERNEL(raw, copy_chunks, 128, 16)
 HOST_KERNEL(raw, copy_chunks)

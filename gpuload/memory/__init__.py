@@ -7,6 +7,7 @@ used, after `gpuload.driver.unavailable` has said that there is one, and by noth
 from gpuload import driver
 from gpuload.memory.copies import copy
 from gpuload.memory.mapped import DecompressMemory, HostNumaMemory, host_view
+from gpuload.memory.places import device_memory, staging_memory
 from gpuload.memory.pool import DecompressPool
 from gpuload.memory.ring import Slot, StagingRing
 from gpuload.memory.undo import run_all
@@ -18,9 +19,11 @@ __all__ = [
     "Slot",
     "StagingRing",
     "copy",
+    "device_memory",
     "free_memory",
     "host_view",
     "run_all",
+    "staging_memory",
 ]
 
 

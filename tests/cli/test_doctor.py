@@ -6,6 +6,7 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -14,6 +15,7 @@ from gpuload_cli import doctor
 import gpuload
 from gpuload import driver
 from gpuload.driver import Capabilities
+from gpuload.engines import nvcomp_library
 from gpuload.errors import DriverError, MemoryLimitError
 from gpuload.kernels import compiler, nvrtc
 
@@ -56,6 +58,8 @@ def test_nothing_installed(run, monkeypatch) -> None:
     monkeypatch.setattr(doctor, "_version", lambda *_: None)
     monkeypatch.setattr(nvrtc, "find", lambda: None)
     monkeypatch.setattr(nvrtc, "lacking", lambda: "nvidia-cuda-nvrtc")
+    missing = "nvCOMP is not installed: pip install 'gpuload[nvcomp]'"
+    monkeypatch.setattr(nvcomp_library, "unavailable", lambda: missing)
     result = run("doctor")
     assert result.exit_code == 0
     lines = {line.split()[0]: line for line in result.stdout.splitlines() if "not found" in line}
@@ -88,6 +92,13 @@ class Driver:
 def test_driver(monkeypatch, driver: object, version: str) -> None:
     monkeypatch.setattr(doctor, "_library", lambda _: driver)
     assert doctor._driver_version() == version
+
+
+def test_nvcomp(run, monkeypatch) -> None:
+    monkeypatch.setattr(nvcomp_library, "unavailable", lambda: "")
+    monkeypatch.setattr(nvcomp_library, "load", lambda: SimpleNamespace(version=(6, 0)))
+    parts = {part["name"]: part for part in json.loads(run("doctor", "--json").stdout)["gpu"]}
+    assert parts["nvCOMP"] == {"name": "nvCOMP", "version": "6.0", "install": None}
 
 
 def test_no_driver(monkeypatch) -> None:
@@ -162,11 +173,16 @@ class TestDevices:
         monkeypatch.setattr("gpuload.driver.library.device_count", lambda: len(answers))
         return answers
 
+    @pytest.fixture
+    def other_engines(self, monkeypatch) -> None:
+        monkeypatch.setattr(compiler, "refusal", lambda number: "too old" if number else "")
+        monkeypatch.setattr(nvcomp_library, "unavailable", lambda: "it is missing")
+
     def facts(self, output: str, number: int) -> dict[str, str]:
         """Return the labelled lines below a device's heading."""
         return section(output, f"device {number}")
 
-    def test_text(self, run) -> None:
+    def test_text(self, run, other_engines) -> None:
         output = run("doctor").stdout
         assert self.facts(output, 0) == {
             "name": "NVIDIA H200",
@@ -174,6 +190,8 @@ class TestDevices:
             "driver": "CUDA 13.0",
             "decompression": "no: NVIDIA H200 has no decompression engine "
             "(its algorithm mask is 0)",
+            "sm engine": "yes",
+            "nvcomp engine": "no: it is missing",
             "sparse arrays": "yes",
             "memory pools": "yes",
             "virtual memory": "yes",
@@ -185,7 +203,7 @@ class TestDevices:
         assert (second["sparse arrays"], second["host-NUMA memory"]) == ("no", "yes")
         assert "\ndevices\n" not in output
 
-    def test_json(self, run) -> None:
+    def test_json(self, run, other_engines) -> None:
         record = json.loads(run("doctor", "--json").stdout)
         assert record["no_devices"] is None
         hopper, blackwell = record["devices"]
@@ -203,6 +221,7 @@ class TestDevices:
                 "maximum_length": 4 << 20,
                 "unavailable": None,
             },
+            "engines": {"hardware": None, "sm": "too old", "nvcomp": "it is missing"},
             "sparse_arrays": False,
             "memory_pools": True,
             "virtual_memory": True,

@@ -12,6 +12,9 @@ from gpuload.errors import DriverError, EngineUnavailableError
 
 COMMANDS = ["decompress", "inspect", "verify"]
 NO_CUDA = "there is no CUDA here"
+NOT_TRUSTED = "it has no bounds of its own, and the input is not trusted"
+
+ON_DEVICES = ["hardware", "sm", "nvcomp"]
 
 every_command = pytest.mark.parametrize("name", COMMANDS)
 
@@ -23,13 +26,14 @@ def no_cuda(monkeypatch) -> None:
     monkeypatch.setattr("gpuload.driver.devices.unavailable", lambda: NO_CUDA)
 
 
-class TestHardwareEngine:
+class TestEnginesOnDevices:
+    @pytest.mark.parametrize("engine", ON_DEVICES)
     @every_command
-    def test_one_line_says_why_not(self, run, lz4_file, name: str) -> None:
-        result = run(name, lz4_file.path, "--engine", "hardware")
+    def test_one_line_says_why_not(self, run, lz4_file, name: str, engine: str) -> None:
+        result = run(name, lz4_file.path, "--engine", engine)
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr == (
-            f"gpuload: error: the hardware engine cannot be used here: {NO_CUDA}\n"
+            f"gpuload: error: the {engine} engine cannot be used here: {NO_CUDA}\n"
         )
         assert os.listdir(lz4_file.path.parent) == ["data.lz4"]
 
@@ -47,9 +51,10 @@ class TestHardwareEngine:
         assert f"device 3 can't be used: {NO_CUDA}\n" in result.stderr
         assert result.stderr.count("\n") == 1
 
+    @pytest.mark.parametrize("engine", ["hardware", "nvcomp"])
     @every_command
-    def test_not_for_untrusted_input(self, run, lz4_file, name: str) -> None:
-        result = run(name, lz4_file.path, "--engine", "hardware", "--untrusted")
+    def test_not_for_untrusted_input(self, run, lz4_file, name: str, engine: str) -> None:
+        result = run(name, lz4_file.path, "--engine", engine, "--untrusted")
         assert result.exit_code == 2
         assert "the input is not trusted" in result.stderr
 
@@ -74,7 +79,7 @@ class TestEngineThatRefusesAFile:
             raise EngineUnavailableError("it takes no such chunks")
 
         monkeypatch.setattr("gpuload.loader.choose", choose)
-        monkeypatch.setattr("gpuload_cli.engines.hardware_unavailable", lambda *_, **__: "")
+        monkeypatch.setattr("gpuload_cli.engines.engine_unavailable", lambda *_, **__: "")
 
     @every_command
     def test_is_named(self, run, lz4_file, name: str) -> None:
@@ -126,7 +131,9 @@ class TestDevice:
 
 class TestHostEngine:
     @every_command
-    @pytest.mark.parametrize("words", [["--engine", "host"], ["--engine", "auto"], ["--untrusted"]])
+    @pytest.mark.parametrize(
+        "words", [["--engine", "host"], ["--engine", "auto"], ["--untrusted"], ["--trusted"]]
+    )
     def test_runs(self, run, lz4_file, name: str, words: list[str]) -> None:
         record = json.loads(run(name, lz4_file.path, "--json", *words).stdout)
         assert record["ok"] is True
@@ -140,35 +147,51 @@ class TestHostEngine:
 
 class TestInspect:
     @pytest.mark.parametrize(
-        ("words", "reason"),
+        ("words", "reasons"),
         [
-            (["--engine", "auto"], NO_CUDA),
-            (["--engine", "host"], "the host engine was asked for"),
-            (
-                ["--engine", "auto", "--untrusted"],
-                "it has no bounds of its own, and the input is not trusted",
-            ),
+            (["--engine", "auto"], [NO_CUDA] * 3),
+            (["--engine", "auto", "--trusted"], [NO_CUDA] * 3),
+            (["--engine", "host"], ["the host engine was asked for"] * 3),
+            (["--engine", "auto", "--untrusted"], [NOT_TRUSTED, NO_CUDA, NOT_TRUSTED]),
         ],
     )
-    def test_says_why_not_the_hardware(self, run, lz4_file, words: list[str], reason: str) -> None:
+    def test_says_why_not_the_others(
+        self, run, lz4_file, words: list[str], reasons: list[str]
+    ) -> None:
         lines = run("inspect", lz4_file.path, *words).stdout.splitlines()
         (found,) = [at for at, line in enumerate(lines) if line.split()[0] == "engine"]
         assert lines[found].split()[1] == "host:"
-        assert lines[found + 1].strip() == f"not hardware: {reason}"
+        told = [line.strip() for line in lines[found + 1 : found + 4]]
+        each = list(zip(ON_DEVICES, reasons, strict=True))
+        assert told == [f"not {engine}: {reason}" for engine, reason in each]
         (record,) = json.loads(run("inspect", "--json", lz4_file.path, *words).stdout)["engines"]
         assert record["engine"] == "host"
-        assert record["passed_over"] == {"hardware": reason}
+        assert record["passed_over"] == dict(each)
 
     def test_does_not_speak_of_a_gpu_that_nobody_expects(self, run, lz4_file) -> None:
         assert "hardware" not in run("inspect", lz4_file.path).stdout
         (record,) = json.loads(run("inspect", "--json", lz4_file.path).stdout)["engines"]
-        assert record["passed_over"] == {"hardware": NO_CUDA}
+        assert record["passed_over"] == dict.fromkeys(ON_DEVICES, NO_CUDA)
+
+
+@every_command
+def test_trust_has_three_states(run, lz4_file, monkeypatch, name: str) -> None:
+    asked = []
+
+    def choose(chunks, options, device_id):
+        asked.append(options.trusted)
+        raise EngineUnavailableError("enough")
+
+    monkeypatch.setattr("gpuload.loader.choose", choose)
+    for words in ([], ["--trusted"], ["--untrusted"]):
+        run(name, lz4_file.path, *words)
+    assert asked == [None, True, False]
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["--engine", "gpu"], "'gpu' is not one of 'auto', 'hardware', 'host'"),
+        (["--engine", "gpu"], "'gpu' is not one of 'auto', 'hardware', 'sm', 'nvcomp', 'host'"),
         (["--device", "cuda:0"], "'cuda:0' is not a valid integer"),
         (["--device", "-1"], "-1 is not in the range"),
     ],

@@ -34,6 +34,14 @@ def _quick_collections() -> Iterator[None]:
     gc.unfreeze()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Compile kernels once for all tests, whatever is kept on this machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GPULOAD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(autouse=True)
 def cuda() -> Iterator[FakeDriver]:
     """Give the test a fresh double; fail it for whatever the double complains of at the end."""

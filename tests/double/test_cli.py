@@ -117,6 +117,44 @@ def bad(tmp_path: Path) -> Callable[[str], tuple[Path, int]]:
     return write
 
 
+class TestKernels:
+    """``--engine sm``, on the formats that have kernels."""
+
+    @pytest.mark.parametrize("suffix", ["lz4", "sz"])
+    @pytest.mark.parametrize("more", [(), ("--device", 0), ("--untrusted",), ("--trusted",)])
+    def test_exact_bytes(self, cuda, good, suffix: str, more: tuple[object, ...]) -> None:
+        path = good(suffix)
+        result = run("decompress", path, "--json", "--engine", "sm", *more)
+        assert (result.exit_code, result.stderr) == (0, "")
+        assert path.with_suffix("").read_bytes() == CONTENT
+        assert json.loads(result.stdout)["engine"] == "sm"
+        assert cuda.recorder.calls["cuLaunchKernelEx"]
+
+    @pytest.mark.parametrize("suffix", ["lz4", "sz"])
+    def test_inspect_and_verify(self, good, suffix: str) -> None:
+        path = good(suffix)
+        lines = [
+            line.split() for line in run("inspect", path, "--engine", "sm").stdout.splitlines()
+        ]
+        assert ["engine", "sm:"] in [words[:2] for words in lines]
+        assert ["not", "hardware:", "the", "sm", "engine", "was", "asked", "for"] in lines
+        assert run("verify", path, "--engine", "sm").stdout == run("verify", path).stdout
+
+    @pytest.mark.parametrize("suffix", ["lz4", "sz"])
+    def test_a_bad_chunk(self, bad, suffix: str) -> None:
+        path, offset = bad(suffix)
+        result = run("verify", path, "--engine", "sm")
+        assert result.exit_code == 1
+        assert f"chunk 1 at byte {offset}: " in result.stdout
+
+    @every_command
+    def test_no_kernel_for_the_file(self, zstd_file, name: str) -> None:
+        result = run(name, zstd_file, "--engine", "sm")
+        assert result.exit_code == 2
+        reason = "the sm engine cannot decode this: there is no kernel for the codec"
+        assert result.stderr == f"gpuload: error: {zstd_file}: {reason}\n"
+
+
 @pytest.fixture
 def zstd_file(tmp_path: Path) -> Path:
     path = tmp_path / "other.zst"

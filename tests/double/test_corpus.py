@@ -29,7 +29,10 @@ MEMORY_LIMIT = 24 << 20
 LARGEST_SLOT = MEMORY_LIMIT // 8
 #: Of the double, as of a B200.
 MAXIMUM_LENGTH = 4 << 20
-HARDWARE_CODECS = (Codec.DEFLATE, Codec.SNAPPY, Codec.LZ4)
+CODECS = {
+    "hardware": (Codec.DEFLATE, Codec.SNAPPY, Codec.LZ4, Codec.RAW),
+    "sm": (Codec.SNAPPY, Codec.LZ4, Codec.RAW),
+}
 
 
 def chunks_of(entry):
@@ -41,28 +44,45 @@ def chunks_of(entry):
         return None
 
 
-def eligible(chunks):
-    """Return which rows an engine of all codecs takes.
+def eligible(chunks, engine="hardware"):
+    """Return which rows an engine takes.
 
-    What the driver's contract says: independent, of a codec in the mask, neither side longer than
-    the maximum. Uncompressed ones are only copied.
+    The decompression engine, by the driver's contract: independent, of a codec in the mask, neither
+    side longer than the maximum. Uncompressed ones are only copied. The kernels have no maximum
+    that a file here comes near.
     """
     codec = chunks["codec"]
     linked = np.append(chunks["chained"][1:], [False])[: chunks.size] | chunks["chained"]
-    known = np.isin(codec, [*HARDWARE_CODECS, Codec.RAW])
+    known = np.isin(codec, CODECS[engine])
     long = np.maximum(chunks["raw_size"], chunks["stored_size"]) > MAXIMUM_LENGTH
-    return known & ~(long & (codec != Codec.RAW)) & ~linked & ~chunks["dictionary"]
+    long &= (codec != Codec.RAW) & (engine == "hardware")
+    return known & ~long & ~linked & ~chunks["dictionary"]
 
 
 STREAMS = [entry for entry in corpus_entries("stream") if entry.get("size", 0) < LARGE]
 TABLES = {entry["file"]: chunks_of(entry) for entry in STREAMS}
 OPENED = [entry for entry in STREAMS if TABLES[entry["file"]] is not None]
-TAKEN = [entry for entry in OPENED if eligible(TABLES[entry["file"]]).any()]
-LEFT = [entry for entry in OPENED if entry not in TAKEN and TABLES[entry["file"]].size]
+TAKEN = [
+    (entry, engine)
+    for entry in OPENED
+    for engine in CODECS
+    if eligible(TABLES[entry["file"]], engine).any()
+]
+LEFT = [
+    (entry, engine)
+    for entry in OPENED
+    for engine in CODECS
+    if (entry, engine) not in TAKEN and TABLES[entry["file"]].size
+]
 
 
 def each(entries):
     return pytest.mark.parametrize("entry", entries, ids=[entry["file"] for entry in entries])
+
+
+def by_each_engine(pairs):
+    ids = [f"{engine} {entry['file']}" for entry, engine in pairs]
+    return pytest.mark.parametrize(("entry", "engine"), pairs, ids=ids)
 
 
 @pytest.fixture(autouse=True)
@@ -139,7 +159,7 @@ def test_checked_completely(cuda, entry):
     assert report.engine == (", ".join(names) or "host")
     submitted = rows & (chunks["codec"] != Codec.RAW) & (chunks["raw_size"] > 0)
     assert sum(cuda.batches) == submitted.sum()
-    assert set(report.passed_over) == ({"hardware"} if (~rows).any() else set())
+    assert ("hardware" in report.passed_over) == (~rows).any()
     assert report.unverified == {}
 
 
@@ -156,28 +176,34 @@ def test_checked_where_it_is_decoded(entry):
         assert Counter(report.verified) + Counter(report.unverified) == checksums_of(entry)
 
 
-@each(TAKEN)
-def test_asked_for_the_engine_by_name(entry):
-    outcome, report = load(entry, verify=True, engine="hardware")
-    assert outcome in accepted(entry)
-    assert outcome == "error" or "hardware" in report.engine
+@pytest.mark.parametrize("verify", [True, "auto"])
+@by_each_engine(TAKEN)
+def test_asked_for_the_engine_by_name(entry, engine, verify):
+    """Nothing but a checksum that is not looked at may be wrong and unseen."""
+    outcome, report = load(entry, verify=verify, engine=engine)
+    if verify is True or outcome == "error":
+        assert outcome in accepted(entry)
+    elif outcome not in accepted(entry):
+        assert wrong_checksums(entry) <= set(report.unverified)
+    assert outcome == "error" or engine in report.engine
 
 
-@each(LEFT)
-def test_an_engine_that_takes_nothing_of_it(cuda, entry):
-    outcome, error = load(entry, engine="hardware")
+@by_each_engine(LEFT)
+def test_an_engine_that_takes_nothing_of_it(cuda, entry, engine):
+    outcome, error = load(entry, engine=engine)
     assert outcome == "error"
     refused = isinstance(error, EngineUnavailableError)
     assert refused or "error" in accepted(entry)
     if refused:
-        assert "the hardware engine cannot decode this: " in str(error)
+        assert f"the {engine} engine cannot decode this: " in str(error)
     assert not cuda.batches
+    assert not cuda.recorder.calls["cuLaunchKernelEx"]
 
 
-@each(TAKEN)
-def test_verified_by_the_engine(cuda, entry):
+@by_each_engine(TAKEN)
+def test_verified_by_the_engine(cuda, entry, engine):
     """`verify` decodes with the engine and checks everything on the host."""
-    with opened(entry, device=0) as container:
+    with opened(entry, device=0, engine=engine) as container:
         report = container.verify()
     if report.failures:
         assert "error" in accepted(entry)
@@ -185,4 +211,4 @@ def test_verified_by_the_engine(cuda, entry):
     else:
         assert accepted(entry) != {"error"}
         assert report.raw_size == entry.get("size", report.raw_size)
-        assert cuda.batches or Codec.RAW in TABLES[entry["file"]]["codec"]
+        assert engine in report.engine

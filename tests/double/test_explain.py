@@ -23,25 +23,34 @@ INDEPENDENT = compressed(TEXT, "lz4")
 ZSTD = zstandard.ZstdCompressor(write_checksum=True).compress(TEXT)
 BGZF = compressed(TEXT, "gzip")
 
-#: File, the engine that decodes it, and why the hardware engine does not, or not all of it.
+UNSURE = "it may be given valid input only, and nobody says that this is (trusted=True)"
+NO_KERNEL = "there is no kernel for the codec"
+
+
+def passed(hardware, sm, nvcomp=UNSURE):
+    """Return why engines on the device do not decode something."""
+    return {"hardware": hardware, "sm": sm, "nvcomp": nvcomp}
+
+
+#: File, the engine that decodes it, and why the engines on the device do not, or not all of it.
 FILES = {
-    "LZ4": (INDEPENDENT, "hardware", ""),
-    "Snappy": (compressed(TEXT, "snappy"), "hardware", ""),
-    "BGZF": (BGZF, "hardware", ""),
-    "gzip": (gzip_member(TEXT), "host", "one serial stream"),
-    "Zstandard": (ZSTD, "host", f"{BIT} (0x7)"),
-    "linked LZ4": (LINKED, "host", "linked to other chunks"),
+    "LZ4": (INDEPENDENT, "hardware", {}),
+    "Snappy": (compressed(TEXT, "snappy"), "hardware", {}),
+    "BGZF": (BGZF, "hardware", {}),
+    "gzip": (gzip_member(TEXT), "host", passed(*["one serial stream"] * 2)),
+    "Zstandard": (ZSTD, "host", passed(f"{BIT} (0x7)", NO_KERNEL)),
+    "linked LZ4": (LINKED, "host", passed(*["linked to other chunks"] * 2)),
     "LZ4 of both kinds": (
         INDEPENDENT + LINKED,
         "hardware, host",
-        "linked to other chunks (5 of 10 chunks)",
+        passed(*["linked to other chunks (5 of 10 chunks)"] * 2),
     ),
     "long LZ4": (
         lz4.frame.compress(TEXT, block_linked=False, block_size=7) + INDEPENDENT,
         "hardware",
-        "",
+        {},
     ),
-    "nothing": (lz4.frame.compress(b""), "host", ""),
+    "nothing": (lz4.frame.compress(b""), "host", {"nvcomp": UNSURE}),
 }
 
 
@@ -77,11 +86,11 @@ def explained(data, **options):
 
 @pytest.mark.parametrize("name", FILES)
 def test_files(name):
-    data, engine, reason = FILES[name]
+    data, engine, reasons = FILES[name]
     said = explained(data)
     assert said.asset == ""
     assert said.engine == engine
-    assert said.passed_over == ({"hardware": reason} if reason else {})
+    assert said.passed_over == reasons
 
 
 def test_a_maximum(device_with):
@@ -89,7 +98,8 @@ def test_a_maximum(device_with):
     said = explained(FILES["long LZ4"][0])
     assert said.engine == "hardware, host"
     reason = "longer than the device's maximum of 65536 bytes (1 of 6 chunks)"
-    assert said.passed_over == {"hardware": reason}
+    few = "1 chunk is too few to pay for a launch (13 ms against 0.81 ms on the host)"
+    assert said.passed_over == passed(reason, few)
 
 
 @pytest.mark.parametrize("mask", [1, 2, 4])
@@ -99,8 +109,12 @@ def test_a_mask(device_with, mask):
     for name, bit in bits.items():
         said = explained(FILES[name][0])
         assert said.engine == ("hardware" if bit == mask else "host")
-        missing = {"hardware": f"{BIT} ({mask:#x})"}
-        assert said.passed_over == ({} if bit == mask else missing)
+        if bit == mask:
+            assert said.passed_over == {}
+            continue
+        assert said.passed_over["hardware"] == f"{BIT} ({mask:#x})"
+        few = "5 chunks are too few to pay for a launch (0.9 ms against 0."
+        assert said.passed_over["sm"].startswith(NO_KERNEL if name == "BGZF" else few)
 
 
 def test_no_engine(device_with):
@@ -108,21 +122,44 @@ def test_no_engine(device_with):
     said = explained(BGZF)
     assert said.engine == "host"
     reason = "Double of a GPU 0 has no decompression engine (its algorithm mask is 0)"
-    assert said.passed_over == {"hardware": reason}
+    assert said.passed_over == passed(reason, NO_KERNEL)
+
+
+ASKED_FOR = "the host engine was asked for"
+NOT_TRUSTED = "it has no bounds of its own, and the input is not trusted"
+NOT_WANTED = "the bytes are wanted in host memory, and no device was named"
 
 
 @pytest.mark.parametrize(
-    ("options", "reason"),
+    ("options", "reasons"),
     [
-        ({"engine": "host"}, "the host engine was asked for"),
-        ({"trusted": False}, "it has no bounds of its own, and the input is not trusted"),
-        ({"device": "cpu"}, "the bytes are wanted in host memory, and no device was named"),
+        ({"engine": "host"}, passed(*[ASKED_FOR] * 3)),
+        ({"trusted": False}, passed(NOT_TRUSTED, NO_KERNEL, NOT_TRUSTED)),
+        ({"device": "cpu"}, passed(*[NOT_WANTED] * 3)),
     ],
 )
-def test_options(options, reason):
+def test_options(options, reasons):
     said = explained(BGZF, **options)
     assert said.engine == "host"
-    assert said.passed_over == {"hardware": reason}
+    assert said.passed_over == reasons
+
+
+def test_the_kernels_where_they_are_faster(device_with):
+    """Chunks enough to pay for a launch, on a device without a decompression engine."""
+    device_with(decompress_mask=0, decompress_max_length=0)
+    said = explained(compressed(text(6_000_000), "lz4"))
+    assert said.engine == "sm"
+    assert list(said.passed_over) == ["hardware"]
+    assert said.reason.startswith("92 independent chunks in batches; about: sm 0.92 ms, host ")
+
+
+def test_the_kernels_by_name():
+    said = explained(INDEPENDENT + LINKED, engine="sm")
+    assert said.engine == "sm, host"
+    asked_for = "the sm engine was asked for"
+    assert said.passed_over == passed(
+        asked_for, "linked to other chunks (5 of 10 chunks)", asked_for
+    )
 
 
 def test_the_current_device_is_meant_if_none_is_named():

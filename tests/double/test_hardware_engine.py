@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import threading
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gpuload import driver
 from gpuload.chunks import Checksum, Codec, make_table
-from gpuload.engines.base import DeviceBatch, Outcome, Status
+from gpuload.engines.base import Outcome, Status
 from gpuload.engines.hardware import HardwareEngine
 from gpuload.errors import DriverError, GpuloadError
-from gpuload.memory import DecompressMemory, HostNumaMemory, copy, host_view
+from gpuload.memory import copy
 from tests.engines.engine_tests import EngineTests, Result, check, check_form
+from tests.helpers.benches import Bench, workbench
 from tests.helpers.device_loads import allocate, hang_ends_the_process
 from tests.helpers.fakecuda import Code
 from tests.helpers.payloads import Payload, encode, lay_out, sample
 
-if TYPE_CHECKING:
-    import numpy.typing as npt
-    from cuda.core import Buffer
-
-GUARD = 64 << 20
 UNWRITTEN = 0xFFFFFFFF
 CODECS = (Codec.DEFLATE, Codec.SNAPPY, Codec.LZ4)
 DAMAGED = {
@@ -33,68 +28,6 @@ DAMAGED = {
     Codec.SNAPPY: b"\x01\x01",  # a copy from before the first byte
     Codec.LZ4: b"\x00\x01\x00\x10a",  # a match from before the first byte
 }
-
-
-@dataclass(frozen=True)
-class Placed:
-    """A batch in memory that the engine reaches, and what it leaves there."""
-
-    batch: DeviceBatch
-    words: npt.NDArray[np.uint32]
-    window: Buffer
-
-
-class Bench:
-    """Memory around an engine: everything that is placed stays until the bench is closed."""
-
-    def __init__(self) -> None:
-        device = driver.device(0)
-        device.set_current()
-        self.stream = device.create_stream()
-        self.host = HostNumaMemory(0)
-        self.device = DecompressMemory(0, guard=GUARD)
-        self._kept: list[Buffer] = []
-
-    def close(self) -> None:
-        """Free everything, whatever fails, and raise the first failure."""
-        with ExitStack() as closing:
-            closing.callback(self.stream.close)
-            closing.callback(self.device.close)
-            closing.callback(self.host.close)
-
-    def stored(self, data: npt.NDArray[np.uint8]) -> int:
-        """Put bytes where the engine reads them over the link."""
-        staging = self.host.allocate(max(1, data.size), stream=self.stream)
-        self._kept.append(staging)
-        host_view(staging)[: data.size] = data
-        return int(staging.handle)
-
-    def place(self, work, stream=None) -> Placed:
-        """Put all of a batch in place; the destination holds the poison of `work`."""
-        stream = stream or self.stream
-        window = self.device.allocate(work.out.size, stream=stream)
-        self._kept.append(window)
-        copy(int(window.handle), self.stored(work.out), work.out.size, stream)
-        actual = self.host.allocate(max(4, 4 * work.rows.size), stream=stream)
-        src, dst = work.src + self.stored(work.stored), work.dst + int(window.handle)
-        batch = DeviceBatch(work.rows, src, dst, actual, stream)
-        words = host_view(actual).view(np.uint32)[: work.rows.size]
-        return Placed(batch, words, window)
-
-    def fetch(self, window: Buffer) -> npt.NDArray[np.uint8]:
-        landing = self.host.allocate(window.size, stream=self.stream)
-        copy(int(landing.handle), int(window.handle), window.size, self.stream)
-        self.stream.sync()
-        return host_view(landing).copy()
-
-
-@contextmanager
-def workbench():
-    bench = Bench()
-    try:
-        yield bench
-    finally:
-        bench.close()
 
 
 @pytest.fixture

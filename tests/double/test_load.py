@@ -14,6 +14,7 @@ import zstandard
 
 import gpuload
 from gpuload import driver
+from gpuload.engines import rates
 from gpuload.errors import DriverError, FormatWarning
 from tests.helpers.device_loads import (
     BUILDERS,
@@ -224,16 +225,20 @@ def test_chunks_that_are_too_long_go_to_the_host(cuda, device_with, verify):
     assert found == expected
     assert report.engine == "hardware, host"
     reason = "longer than the device's maximum of 65536 bytes (3 of 100 chunks)"
-    assert report.passed_over == {"hardware": reason}
+    assert report.passed_over["hardware"] == reason
+    assert "3 chunks are too few to pay for a launch" in report.passed_over["sm"]
     assert sum(cuda.batches) == 96
 
 
-def test_files_that_are_too_long_go_to_the_host_whole(cuda, device_with):
+def test_files_that_are_too_long_go_elsewhere_whole(cuda, device_with, monkeypatch):
     device_with(decompress_max_length=65_535)
-    found, report = loaded(compressed(TEXT, "lz4"))
-    assert found == TEXT
-    assert report.engine == "host"
-    assert report.passed_over == {"hardware": "longer than the device's maximum of 65535 bytes"}
+    for engine in ("host", "sm"):
+        monkeypatch.setattr(rates, "LAUNCH", 1.0 if engine == "host" else 0.0)
+        found, report = loaded(compressed(TEXT, "lz4"))
+        assert found == TEXT
+        assert report.engine == engine
+        reason = "longer than the device's maximum of 65535 bytes"
+        assert report.passed_over["hardware"] == reason
     assert not cuda.batches
 
 
@@ -268,10 +273,10 @@ def test_what_the_engine_does_not_decode(cuda, name, verify):
 
 
 def test_untrusted_input_never_goes_to_the_engine(cuda, files):
-    for engine in ("auto", "host"):
+    for engine in ("auto", "sm", "host"):
         found, report = loaded(files["snappy"], trusted=False, engine=engine)
         assert found == TEXT
-        assert report.engine == "host"
+        assert report.engine != "hardware"
     assert "not trusted" in loaded(files["snappy"], trusted=False)[1].passed_over["hardware"]
     with pytest.raises(DriverError, match="input is not trusted"):
         loaded(files["snappy"], trusted=False, engine="hardware")

@@ -1,31 +1,25 @@
-"""The nvCOMP engine on the doubles of the driver and of nvCOMP: the contract, memory and errors.
-
-Launches are not modelled: copies are left to the driver here, or to a stand-in for the kernel.
-"""
+"""The nvCOMP engine on the doubles of the driver and of nvCOMP: the contract, memory and errors."""
 
 from __future__ import annotations
 
-import ctypes
 import threading
 from contextlib import suppress
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from gpuload import driver
-from gpuload.batch import PARAMS_DTYPE
 from gpuload.chunks import Codec, make_table
-from gpuload.engines import copies, nvcomp, nvcomp_library
+from gpuload.engines import nvcomp_library
 from gpuload.engines.base import Status
 from gpuload.engines.nvcomp import NvcompEngine
 from gpuload.errors import DriverError, GpuloadError, MemoryLimitError
+from gpuload.kernels import compiler
 from gpuload.memory import copy
-from tests.double.test_hardware_engine import Bench, workbench
 from tests.engines.engine_tests import SOME_BYTES, EngineTests, Result, check
+from tests.helpers.benches import Bench, workbench
 from tests.helpers.device_loads import hang_ends_the_process
 from tests.helpers.fakecuda import Code
-from tests.helpers.fakecuda.copies import DEVICE, Range, check_range, usable
 from tests.helpers.fakenvcomp import FakeNvcomp
 from tests.helpers.payloads import encode, lay_out, sample
 
@@ -44,7 +38,6 @@ DAMAGED = {
 def fake(cuda, monkeypatch, request):
     made = FakeNvcomp(cuda, request.param)
     monkeypatch.setattr(nvcomp_library, "_candidates", lambda: [str(made.path)])
-    monkeypatch.setattr(nvcomp, "raw_kernel", lambda device_id: None)
     nvcomp_library._find.cache_clear()
     yield made
     nvcomp_library._find.cache_clear()
@@ -247,7 +240,8 @@ def test_parts_reuse_one_scratch_memory(cuda, bench):
     decode(bench, engine, payloads, src_starts=[1, 2, 3, 5] * 16)
     scratch, arrays = taken_from_pools(cuda)
     assert scratch <= 8192
-    assert arrays == 64 * 44
+    # Arrays of nvCOMP, and what the kernel that moves sources reads and writes.
+    assert arrays == 64 * 44 + 64 * (64 + 8)
     engine.close()
 
 
@@ -410,39 +404,13 @@ def test_slots_that_nvcomp_can_not_write(fake, bench, engine):
 # --- The kernel for copies ------------------------------------------------------------------------
 
 
-@pytest.fixture
-def launches(cuda, monkeypatch):
-    """Let a stand-in do what the kernel does, and return how many copies each launch made."""
-    made = []
-
-    def launch(self, params, count, statuses, stream):
-        on = cuda.scheduler.stream(int(stream.handle), cuda.current)
-        made.append(count)
-        check_range(cuda, on, params, 64 * count, write=False, kind=DEVICE)
-        check_range(cuda, on, statuses, 4 * count, write=True, kind=DEVICE)
-
-        def run():
-            at = usable(cuda, on, Range(params, 64 * count, write=False))
-            rows = np.frombuffer(ctypes.string_at(at, 64 * count), PARAMS_DTYPE)
-            for number, row in enumerate(rows):
-                assert row["algo"] == 256
-                assert row["src_num_bytes"] == row["dst_num_bytes"]
-                size, of, to = int(row["src_num_bytes"]), int(row["src"]), int(row["dst"])
-                ranges = [(to, size, True), (of, size, False), (statuses + 4 * number, 4, True)]
-                ranges += [(int(row["dst_act_bytes"]), 4, True)]
-                target, source, status, actual = (usable(cuda, on, Range(*r)) for r in ranges)
-                ctypes.memmove(target, source, size)
-                ctypes.c_uint32.from_address(status).value = 0
-                ctypes.c_uint32.from_address(actual).value = size
-
-        cuda.scheduler.submit(on, "copies", run)
-
-    monkeypatch.setattr(nvcomp, "raw_kernel", lambda device_id: object())
-    monkeypatch.setattr(copies.Copies, "_launch", launch)
-    return made
+def sizes_of(launches):
+    """Return how many copies each launch made."""
+    assert {name for name, _ in launches} == {"raw_32"}
+    return [count for _, count in launches]
 
 
-def test_many_copies_are_one_launch(cuda, bench, engine, launches):
+def test_many_copies_are_one_launch(cuda, bench, engine):
     payloads = [encode(Codec.DEFLATE, sample("text", 500 + n)) for n in range(50)]
     payloads += [encode(Codec.RAW, sample("noise", 500 + n)) for n in range(50)]
     before = cuda.recorder.calls["cuMemcpyAsync"]
@@ -451,22 +419,32 @@ def test_many_copies_are_one_launch(cuda, bench, engine, launches):
     placing = cuda.recorder.calls["cuMemcpyAsync"] - before
     outcome = engine.submit(placed.batch).wait()
     check(payloads, work, Result(outcome, bench.fetch(placed.window)[: work.out.size]))
-    assert launches == [50, 40]
+    assert sizes_of(cuda.launches) == [50, 40]
     # To the device and back, and what the bench fetched.
     assert cuda.recorder.calls["cuMemcpyAsync"] - before - placing == 3
 
 
-def test_large_and_few_copies_are_the_drivers(bench, engine, launches):
+def test_all_copies_are_the_drivers_where_kernels_can_not_be_compiled(
+    cuda, bench, engine, monkeypatch
+):
+    monkeypatch.setattr(compiler, "refusal", lambda device_id: "no compiler")
+    payloads = [encode(Codec.DEFLATE, sample("text", 500 + n)) for n in range(20)]
+    payloads += [encode(Codec.RAW, sample("noise", 500 + n)) for n in range(20)]
+    decode(bench, engine, payloads, src_starts=[1, 2, 3, 5, 7] * 8)
+    assert cuda.launches == []
+
+
+def test_large_and_few_copies_are_the_drivers(cuda, bench, engine):
     sizes = [(1 << 20) + 1, 1 << 20, 1, 2, 3]
     decode(bench, engine, [encode(Codec.RAW, sample("noise", size)) for size in sizes])
     decode(bench, engine, [encode(Codec.RAW, sample("noise", size)) for size in sizes[:4]])
-    assert launches == [4]
+    assert sizes_of(cuda.launches) == [4]
 
 
-def test_launches_for_each_part(bench, launches):
+def test_launches_for_each_part(cuda, bench):
     engine = NvcompEngine(0, memory_limit=8192)
     payloads = [encode(Codec.DEFLATE, sample("noise", 900, n)) for n in range(64)]
     decode(bench, engine, payloads, src_starts=[1, 2, 3, 5] * 16)
-    assert sum(launches) == 64
-    assert len(launches) == 8
+    assert sum(sizes_of(cuda.launches)) == 64
+    assert len(cuda.launches) == 8
     engine.close()

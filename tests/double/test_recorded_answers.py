@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.double.probe import faults
+from tests.double.probe import faults, launches
 from tests.double.probe.__main__ import MODULES
 from tests.double.probe.asking import GROUPS, Driver
 
@@ -53,9 +53,15 @@ COMPLAINED = {
     "call_in_host_function": "called by a host function",
     "destroyed_event": "was destroyed",
     "forked_child": "in a forked child hangs",
+    "kernels_after_fault": "raw_32: read 16 bytes",
+    "kernels_bad_handle": "was never made",
     "mapping": "nothing was mapped",
     "pools": "freed twice or never allocated",
     "released_too_often": "freed twice or never allocated",
+    "kernels_unloaded_function": "was unloaded",
+    "kernels_unloaded_kernel": "was unloaded",
+    "kernels_unloaded_library": "was unloaded",
+    **dict.fromkeys(launches.FAULTING, "raw_32: "),
     **CRASHES,
 }
 
@@ -90,13 +96,25 @@ def expected(name: str) -> dict[str, Any]:
     for key, answer in known.items():
         if (name, key) in STRICTER:
             known[key] = STRICTER[(name, key)][0]
-        elif name == "forked_child" and answer != CHILD_REFUSED:
+        elif name.endswith("forked_child") and answer != CHILD_REFUSED:
             known[key] = CHILD_REFUSED
     return known
 
 
-def test_every_group_is_recorded():
-    assert set(RECORDED) == set(GROUPS)
+#: Questions that nobody has asked a real driver yet; see probe/__main__.py.
+UNRECORDED = sorted(set(GROUPS) - set(RECORDED))
+
+
+def test_every_record_has_a_question():
+    assert set(RECORDED) <= set(GROUPS)
+
+
+@pytest.mark.parametrize("name", UNRECORDED)
+def test_questions_that_are_not_recorded_yet(name, answers, cuda):
+    """The double answers them; whether rightly, a record will tell."""
+    assert answers(name)
+    check_complaints(name, cuda.complaints())
+    pytest.skip(f"no driver's answers to {name!r} are recorded yet")
 
 
 @pytest.mark.parametrize("name", sorted(RECORDED))
@@ -107,6 +125,10 @@ def test_the_double_says_what_the_driver_said(name, answers, cuda):
     assert {key: found[key] for key in known} == known
     if name not in CRASHES:
         assert set(found) == set(known)
+    check_complaints(name, complaints)
+
+
+def check_complaints(name: str, complaints: list[str]) -> None:
     if name in COMPLAINED:
         assert any(COMPLAINED[name] in text for text in complaints)
     else:

@@ -1,4 +1,7 @@
-"""Who decodes which rows, and why not another: no device, and what one could do is pretended."""
+"""Who decodes which rows, and why not another: no device, and what one could do is pretended.
+
+Here it is about what engines can do; which of them is the fastest is in test_choice_by_speed.py.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,11 @@ import pytest
 from gpuload import driver
 from gpuload.chunks import Codec, make_table
 from gpuload.driver import Capabilities
-from gpuload.engines.choice import HARDWARE, HOST, choose, hardware_refusals
+from gpuload.engines import nvcomp_library
+from gpuload.engines.choice import HARDWARE, HOST, NVCOMP, SM, choose, unavailable
+from gpuload.engines.refusals import hardware_refusals, sm_refusals
 from gpuload.errors import DriverError, EngineUnavailableError
+from gpuload.kernels import compiler
 from gpuload.options import ENGINES, Options
 
 MIB = 1 << 20
@@ -37,10 +43,12 @@ DRIVER_CODECS = {Codec.DEFLATE: 1, Codec.SNAPPY: 2, Codec.LZ4: 4}
 def device(monkeypatch):
     """Return a function that says what the device can do; it starts with an engine for all."""
 
-    def become(unavailable="", too_old="", **changes):
+    def become(unavailable="", too_old="", no_kernels="", no_nvcomp="no nvCOMP", **changes):
         monkeypatch.setattr(driver, "unavailable", lambda: unavailable)
         monkeypatch.setattr(driver, "decompress_unavailable", lambda: too_old)
         monkeypatch.setattr(driver, "capabilities", lambda number: replace(ENGINE, **changes))
+        monkeypatch.setattr(compiler, "refusal", lambda number: no_kernels)
+        monkeypatch.setattr(nvcomp_library, "unavailable", lambda: no_nvcomp)
 
     become()
     return become
@@ -53,17 +61,22 @@ def rows(count=3, **columns):
 
 
 def chosen(table, device_id=0, **options):
-    """Return the names of the engines of all rows, and why the hardware engine was passed over."""
+    """Return the names of the engines of all rows, and why the hardware engine was passed over.
+
+    The rows are so few that the host is the fastest, if not for the hardware engine.
+    """
     choice = choose(table, Options(**options), device_id)
     assert choice.engines.shape == table.shape
     assert choice.engines.dtype == np.uint8
-    assert set(choice.passed_over) <= {"hardware"}
+    assert set(choice.passed_over) <= {"hardware", "sm", "nvcomp"}
+    assert all(choice.passed_over.values())
     names = [ENGINES[number] for number in choice.engines]
     return names, choice.passed_over.get("hardware", "")
 
 
 def test_numbers_are_places_in_the_list_of_engines():
-    assert (ENGINES[HARDWARE], ENGINES[HOST]) == ("hardware", "host")
+    names = [ENGINES[number] for number in (HARDWARE, SM, NVCOMP, HOST)]
+    assert names == ["hardware", "sm", "nvcomp", "host"]
 
 
 # --- All rows -------------------------------------------------------------------------------------
@@ -88,7 +101,6 @@ def test_the_host_by_name_asks_no_driver(monkeypatch, device_id):
     for name in ("unavailable", "capabilities", "decompress_unavailable"):
         monkeypatch.setattr(driver, name, lambda *_: pytest.fail("the driver was asked"))
     assert chosen(rows(), device_id, engine="host")[0] == ["host"] * 3
-    assert chosen(rows(), device_id, trusted=False)[0] == ["host"] * 3
 
 
 #: What keeps the engine from all rows: the machine, and the reason.
@@ -240,6 +252,120 @@ def test_no_rows_and_no_engine(device):
     """There is nothing that the engine would have to decode."""
     device(decompress_mask=0)
     assert chosen(rows(0), engine="hardware")[0] == []
+
+
+# --- The other engines ----------------------------------------------------------------------------
+
+
+def passed_over(table, device_id=0, **options):
+    return choose(table, Options(**options), device_id).passed_over
+
+
+@pytest.mark.parametrize("codec", [Codec.RAW, Codec.SNAPPY, Codec.LZ4])
+@pytest.mark.parametrize("trusted", [None, True, False])
+def test_kernels_by_name(device, codec, trusted):
+    """They are bounded, and need no trust."""
+    names, reason = chosen(rows(codec=codec), engine="sm", trusted=trusted)
+    assert names == ["sm"] * 3
+    assert reason == "the sm engine was asked for"
+
+
+@pytest.mark.parametrize("codec", [Codec.DEFLATE, Codec.ZSTD])
+def test_codecs_without_a_kernel(device, codec):
+    with pytest.raises(EngineUnavailableError) as caught:
+        chosen(rows(codec=codec), engine="sm")
+    said = "the sm engine cannot decode this: there is no kernel for the codec"
+    assert str(caught.value) == said
+    table = rows(codec=[codec, Codec.LZ4, Codec.LZ4])
+    assert chosen(table, engine="sm")[0] == ["host", "sm", "sm"]
+    assert passed_over(table, engine="sm") == {
+        "hardware": "the sm engine was asked for",
+        "sm": "there is no kernel for the codec (1 of 3 chunks)",
+        "nvcomp": "the sm engine was asked for",
+    }
+
+
+@pytest.mark.parametrize("side", ["raw_size", "stored_size"])
+def test_chunks_that_kernels_can_not_count(side):
+    table = rows(3, **{side: [(1 << 30) - 1, 1 << 30, 1 << 40]})
+    refused = sm_refusals(table)
+    assert refused["1073741824 bytes or longer"].tolist() == [False, True, True]
+
+
+def test_rows_that_do_not_decode_on_their_own():
+    table = rows(
+        6,
+        codec=[Codec.LZ4, Codec.LZ4, Codec.LZ4, Codec.GZIP, Codec.LZ4, Codec.LZ4],
+        chained=[False, True, False, False, False, False],
+        dictionary=[False, False, False, False, True, False],
+    )
+    reasons = {reason: mask.tolist() for reason, mask in sm_refusals(table).items() if mask.any()}
+    assert reasons == {
+        "linked to other chunks": [True, True, False, False, False, False],
+        "one serial stream": [False, False, False, True, False, False],
+        "a dictionary is needed": [False, False, False, False, True, False],
+    }
+
+
+#: What keeps engines from all rows: the engine, the machine, options, and the reason.
+OTHERS = {
+    "no kernels": ("sm", {"no_kernels": "NVRTC is missing"}, {}, "NVRTC is missing"),
+    "no CUDA": ("sm", {"unavailable": "no CUDA"}, {}, "no CUDA"),
+    "no CUDA for nvCOMP": ("nvcomp", {"unavailable": "no CUDA"}, {}, "no CUDA"),
+    "no nvCOMP": ("nvcomp", {"no_nvcomp": "it is missing"}, {"trusted": True}, "it is missing"),
+    "no pools": (
+        "nvcomp",
+        {"no_nvcomp": "", "memory_pools": False},
+        {"engine": "nvcomp"},
+        "NVIDIA B200 has no memory pools, which nvCOMP's scratch memory comes from",
+    ),
+    "nobody trusts it": (
+        "nvcomp",
+        {"no_nvcomp": ""},
+        {},
+        "it may be given valid input only, and nobody says that this is (trusted=True)",
+    ),
+    "untrusted": (
+        "nvcomp",
+        {"no_nvcomp": ""},
+        {"engine": "nvcomp", "trusted": False},
+        "it has no bounds of its own, and the input is not trusted",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_engines_that_are_not_here(device, name):
+    engine, machine, options, reason = OTHERS[name]
+    device(decompress_mask=0, **machine)
+    assert unavailable(engine, Options(**options), 0) == reason
+    if options.get("engine") != engine:
+        assert passed_over(rows(), **options)[engine] == reason
+
+
+@pytest.mark.parametrize("name", [name for name in OTHERS if name != "nobody trusts it"])
+def test_engines_by_name_that_are_not_here(device, name):
+    engine, machine, options, reason = OTHERS[name]
+    device(**machine)
+    with pytest.raises(EngineUnavailableError) as caught:
+        chosen(rows(), **options | {"engine": engine})
+    assert str(caught.value) == f"the {engine} engine cannot decode this: {reason}"
+
+
+def test_engines_are_told_of_in_their_order(device):
+    device(decompress_mask=0, no_kernels="NVRTC is missing")
+    assert list(passed_over(rows(), trusted=True)) == ["hardware", "sm", "nvcomp"]
+
+
+def test_engines_behind_the_chosen_one_are_not_told_of(device):
+    assert passed_over(rows()) == {}
+    assert passed_over(rows(), engine="sm") == {"hardware": "the sm engine was asked for"}
+
+
+def test_engines_that_were_found_not_to_run(device):
+    choice = choose(rows(), Options(), 0, broken={"hardware": "the driver says no"})
+    assert choice.passed_over["hardware"] == "the driver says no"
+    assert (choice.engines == HOST).all()
 
 
 # --- As one table, quickly ------------------------------------------------------------------------

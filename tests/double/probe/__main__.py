@@ -1,21 +1,30 @@
-"""Ask the driver of this machine every question and print the answers as JSON."""
+"""Ask the driver of this machine and print the answers as JSON.
+
+``python -m tests.double.probe`` asks every question. Patterns ask some groups, and ``--into FILE``
+puts the answers into a file of others::
+
+    python -m tests.double.probe --into tests/double/recorded.json 'kernels*'
+"""
 
 from __future__ import annotations
 
+import argparse
+import fnmatch
 import importlib
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 from tests.double.probe.asking import GROUPS, Driver
 
-MODULES = ("threads", "memory", "copies", "streams", "faults", "risky")
+MODULES = ("threads", "memory", "copies", "streams", "faults", "risky", "kernels", "launches")
 
 
 def answers_of(name: str) -> dict[str, Any]:
     """Ask one group in a process of its own."""
-    command = [sys.executable, "-m", "tests.double.probe", name]
+    command = [sys.executable, "-m", "tests.double.probe", "--here", name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
         output, code, errors = done.stdout, done.returncode, done.stderr
@@ -29,15 +38,29 @@ def answers_of(name: str) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Ask one group here, or all of them each in a child."""
+    """Ask one group here, or several, each in a child."""
     for module in MODULES:
         importlib.import_module(f"tests.double.probe.{module}")
-    if len(sys.argv) == 1:
-        json.dump({name: answers_of(name) for name in GROUPS}, sys.stdout, indent=1)
+    options = _options()
+    if options.here:
+        group = GROUPS[options.here]
+        group(Driver(init=getattr(group, "needs_init", True)), _write)
         return
-    group = GROUPS[sys.argv[1]]
-    cuda = Driver(init=getattr(group, "needs_init", True))
-    group(cuda, _write)
+    known = json.loads(options.into.read_text()) if options.into else {}
+    chosen = [n for n in GROUPS if any(fnmatch.fnmatch(n, one) for one in options.groups)]
+    text = json.dumps(known | {name: answers_of(name) for name in chosen}, indent=1) + "\n"
+    if options.into:
+        options.into.write_text(text)
+    else:
+        sys.stdout.write(text)
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.double.probe")
+    parser.add_argument("groups", nargs="*", default=["*"], help="patterns of names")
+    parser.add_argument("--into", type=Path, help="a file of answers, to which to add these")
+    parser.add_argument("--here", help=argparse.SUPPRESS)
+    return parser.parse_args()
 
 
 def _write(name: str, answer: Any) -> None:

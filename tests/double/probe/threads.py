@@ -236,7 +236,11 @@ def without_context(cuda: Driver, note: Note) -> None:
 @group
 def forked_child(cuda: Driver, note: Note) -> None:
     cuda.use_device()
-    questions = {"cuInit": lambda: cuda("cuInit", 0), **Things(cuda).questions()}
+    answer_in_children({"cuInit": lambda: cuda("cuInit", 0), **Things(cuda).questions()}, note)
+
+
+def answer_in_children(questions: dict[str, Ask], note: Note) -> None:
+    """Note the answer to each question in a forked child, and in another once one hangs."""
     left = list(questions)
     while left:
         done = _ask_in_child(questions, left, note)

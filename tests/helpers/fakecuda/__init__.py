@@ -31,6 +31,7 @@ What a test can do with it (all settings are in :class:`~tests.helpers.fakecuda.
     cuda.recorder.take_violations()                the test expected them
     cuda.batches             sizes of the accepted decompression batches
     cuda.refusals            why decompression calls were refused
+    cuda.launches            kernel and operations of each accepted launch
     cuda.overruns            writes beyond a slot or an allocation by the engine
     cuda.pageable_copies     copies that were not asynchronous since host memory was not pinned
     cuda.forked.names()      calls that a forked child made; all are refused
@@ -41,14 +42,20 @@ An older driver's *library* also lacks ``cuMemBatchDecompressAsync`` as an expor
 cannot change within a process, so such a test runs a child process with
 ``GPULOAD_FAKE_CUDA_VERSION=12060`` set, where :func:`load` builds and loads such a library.
 
-Not modelled, answered with NOT_SUPPORTED and reported: modules, kernels, graphs, arrays, managed
-memory, peer access, and the CUDA runtime, which asks the driver for undocumented tables. In
-cuda.core that is ``Device.sync`` and ``Device.uuid``; wait for streams instead.
+Kernels are loaded from the cubins that NVRTC compiles, which needs no GPU, and looked up in them; a
+launch runs the same sources, compiled by g++ (tests/helpers/lanes). So only gpuload's own kernels
+run, and what is loaded outlives :meth:`FakeDriver.reset`. A test for another device than the one
+before it has to empty ``gpuload.kernels.compiler._kernels``.
+
+Not modelled, answered with NOT_SUPPORTED and reported: PTX and other kernels, launches with
+attributes, modules, graphs, arrays, managed memory, peer access, and the CUDA runtime, which asks
+the driver for undocumented tables. In cuda.core that is ``Device.sync`` and ``Device.uuid``; wait
+for streams instead.
 
 Where the answers come from: tests/double/probe asks a driver by its C ABI, recorded.json beside
 it holds what a real one said, and tests/double/test_recorded_answers.py compares. How streams
-run, what memory is and how the engine goes wrong is said in scheduler.py, space.py and
-decompress.py.
+run, what memory is, how the engine goes wrong and what a launch does is said in scheduler.py,
+space.py, decompress.py and launches.py.
 """
 
 from tests.helpers.fakecuda.codes import Access, Code, Codec

@@ -20,7 +20,9 @@ class Code(enum.IntEnum):
     DEINITIALIZED = 4
     NO_DEVICE = 100
     INVALID_DEVICE = 101
+    INVALID_IMAGE = 200
     INVALID_CONTEXT = 201
+    NO_BINARY_FOR_GPU = 209
     ECC_UNCORRECTABLE = 214
     INVALID_HANDLE = 400
     NOT_FOUND = 500
@@ -29,6 +31,7 @@ class Code(enum.IntEnum):
     CONTEXT_IS_DESTROYED = 709
     HOST_MEMORY_ALREADY_REGISTERED = 712
     HOST_MEMORY_NOT_REGISTERED = 713
+    MISALIGNED_ADDRESS = 716
     LAUNCH_FAILED = 719
     NOT_PERMITTED = 800
     NOT_SUPPORTED = 801
@@ -117,6 +120,21 @@ class PointerAttribute(enum.IntEnum):
     MAPPING_BASE_ADDR = 19
     MEMORY_BLOCK_ID = 20
     IS_HW_DECOMPRESS_CAPABLE = 21
+
+
+class FunctionAttribute(enum.IntEnum):
+    """``CUfunction_attribute``: those that do not ask for clusters of blocks."""
+
+    MAX_THREADS_PER_BLOCK = 0
+    SHARED_SIZE_BYTES = 1
+    CONST_SIZE_BYTES = 2
+    LOCAL_SIZE_BYTES = 3
+    NUM_REGS = 4
+    PTX_VERSION = 5
+    BINARY_VERSION = 6
+    CACHE_MODE_CA = 7
+    MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
+    PREFERRED_SHARED_MEMORY_CARVEOUT = 9
 
 
 class PoolAttribute(enum.IntEnum):

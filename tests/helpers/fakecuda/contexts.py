@@ -16,6 +16,7 @@ def destroy(cuda: FakeDriver, context: Context) -> None:
     """End a context: its streams, events and memory are gone, also those still in use."""
     cuda.scheduler.synchronize_context(context)
     cuda.scheduler.orphan(context)
+    cuda.libraries.orphan(context)
     for mapping in cuda.memory.mappings():
         owned = mapping.allocation.kind in _OWNED_KINDS
         if owned and mapping.allocation.context == context.handle:

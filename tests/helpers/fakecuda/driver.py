@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tests.helpers.fakecuda.codes import Code, CudaError, DeviceFaultError
 from tests.helpers.fakecuda.forks import ForkedCalls
+from tests.helpers.fakecuda.libraries import Libraries
 from tests.helpers.fakecuda.memory import Memory
 from tests.helpers.fakecuda.pools import Pools
 from tests.helpers.fakecuda.recorder import Recorder
@@ -55,6 +56,8 @@ class FakeDriver:
         Sizes of the accepted decompression batches.
     refusals : list of str
         Why decompression operations were refused.
+    launches : list of (str, int)
+        Kernel and number of operations of each launch.
     overruns : list of str
         What the engine wrote beyond a slot or an allocation.
     pageable_copies : list of str
@@ -76,18 +79,23 @@ class FakeDriver:
         self.memory = Memory()
         self.scheduler = Scheduler(self.new_handle)
         self.pools = Pools(self)
+        self.libraries = Libraries(self.new_handle)
         self.forked = ForkedCalls()
         self.contexts: dict[int, Context] = {}
         self.initialised = False
         self.pageable_copies: list[str] = []
         self.overruns: list[str] = []
         self.batches: list[int] = []
+        self.launches: list[tuple[str, int]] = []
         self.refusals: list[str] = []
 
     # What tests ask for
 
     def reset(self) -> None:
-        """Forget everything: memory, streams, faults, settings and what was recorded."""
+        """Forget everything: memory, streams, faults, settings and what was recorded.
+
+        Not the kernels that are loaded: programs load them once a process, and keep them.
+        """
         with self._lock:
             self._stale_up_to = self._last_handle
             self.settings = Settings(driver_version=self._version)
@@ -100,8 +108,9 @@ class FakeDriver:
                 context.fault = 0
                 context.destroyed = False
             self.context_stack.clear()
-            for noted in (self.pageable_copies, self.overruns, self.batches, self.refusals):
-                noted.clear()
+            noted = (self.pageable_copies, self.overruns, self.batches, self.refusals)
+            for one in (*noted, self.launches):
+                one.clear()
 
     def fail_next(self, name: str, code: int, *, after: int = 0, times: int = 1) -> None:
         """Answer a later call of `name` with `code`, once `after` calls of it have passed."""

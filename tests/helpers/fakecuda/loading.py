@@ -17,7 +17,10 @@ from tests.helpers.fakecuda.driver import FakeDriver
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_MODULES = ("device", "memory", "vmm", "pool", "copy", "stream", "decompress")
+_MODULES = (
+    *("device", "memory", "vmm", "pool", "copy", "stream", "decompress"),
+    *("library", "kernel", "launch"),
+)
 #: What the library needs of Python's C API.
 _PYTHON_CALLS = ("PyGILState_Ensure", "PyGILState_Release", "PyErr_Fetch", "PyErr_Restore")
 #: What stub.cpp exports by name, in the order of its slots.

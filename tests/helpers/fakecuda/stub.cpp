@@ -120,6 +120,12 @@ int cuGetErrorString(int error, const char **text) {
     return trampoline<kErrorString>(Word(error), Word(text), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
 }
 
+// NVRTC asks for tables of functions that no documentation names, and does without them.
+int cuGetExportTable(const void **table, const void *) {
+    if (table) *table = nullptr;
+    return kNotFound;
+}
+
 #ifndef FAKECUDA_WITHOUT_DECOMPRESS
 int cuMemBatchDecompressAsync(void *params, std::size_t count, unsigned int flags,
                               std::size_t *index, void *stream) {

@@ -1,0 +1,156 @@
+"""What each engine was measured to take, in one table, and what that makes of a batch.
+
+The numbers decide who decodes when nobody is asked for by name. They are one machine's, and orders
+of magnitude are what matters: a few chunks are done on the host before a device has started, and
+many are not.
+
+The decompression engine is not in the table, since nobody here had one to measure: where it can
+decode, it does.
+
+Sources
+-------
+sm
+    One NVIDIA H200, 1 GiB of source text in chunks of 64 KiB: 256, 4,096 and 16,384 chunks at 20,
+    170 and 256 (LZ4) or 240 (Snappy) GB/s, one chunk in 0.8 ms (tests/benchmarks/results).
+nvcomp
+    nvCOMP 6.0 on the same GPU and text; one chunk at the sm engine's latency or longer.
+host
+    16 cores of an AMD EPYC, Python sources, on 1 to 16 threads
+    (tests/benchmarks/results/2026-11-30-h200.txt); RAW and GZIP are estimates.
+link
+    Copies between pinned memory and that GPU, PCI Express 5 x16.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuload.chunks import Codec
+
+if TYPE_CHECKING:
+    from gpuload.chunks import ChunkTable
+
+__all__ = ["Work", "device_seconds", "host_seconds", "measure", "saturated_seconds"]
+
+#: Seconds of a launch and of waiting for it, whatever is launched.
+LAUNCH = 100e-6
+#: Bytes a second between the host and a device.
+LINK = 55e9
+
+
+@dataclass(frozen=True)
+class Rate:
+    """How fast an engine on a device decodes a codec.
+
+    Attributes
+    ----------
+    bytes_per_second : float
+        Decoded bytes with enough chunks to fill the device.
+    seconds_per_byte : float
+        Of the largest chunk, which one group of threads decodes from start to end.
+    """
+
+    bytes_per_second: float
+    seconds_per_byte: float
+
+
+#: 0.8 ms for a chunk of 64 KiB.
+_ALONE = 0.8e-3 / 65536
+
+DEVICE_RATES: dict[str, dict[int, Rate]] = {
+    "sm": {
+        Codec.RAW: Rate(1000e9, _ALONE / 10),
+        Codec.LZ4: Rate(256e9, _ALONE),
+        Codec.SNAPPY: Rate(240e9, _ALONE),
+    },
+    "nvcomp": {
+        Codec.RAW: Rate(1000e9, _ALONE / 10),
+        Codec.LZ4: Rate(126e9, 2 * _ALONE),
+        Codec.SNAPPY: Rate(219e9, _ALONE),
+        Codec.DEFLATE: Rate(48e9, 2 * _ALONE),
+        Codec.ZSTD: Rate(109e9, 2 * _ALONE),
+    },
+}
+
+
+@dataclass(frozen=True)
+class HostRate:
+    """How fast the host decodes a codec, in decoded bytes a second.
+
+    Attributes
+    ----------
+    one : float
+        On one thread.
+    small, large : float
+        On any number of threads: chunks smaller than `SMALL_CHUNK`, between which threads wait for
+        their turn at Python, and others.
+    """
+
+    one: float
+    small: float
+    large: float
+
+
+HOST_RATES: dict[int, HostRate] = {
+    Codec.RAW: HostRate(10e9, 10e9, 20e9),
+    Codec.LZ4: HostRate(1.3e9, 2.1e9, 4e9),
+    Codec.SNAPPY: HostRate(0.75e9, 2.5e9, 2.5e9),
+    Codec.DEFLATE: HostRate(0.55e9, 1.6e9, 1.6e9),
+    Codec.ZSTD: HostRate(0.66e9, 1.2e9, 2.9e9),
+    Codec.GZIP: HostRate(0.4e9, 0.4e9, 0.4e9),
+}
+SMALL_CHUNK = 256 << 10
+#: Decoded bytes that a thread takes at a time.
+HOST_PIECE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Work:
+    """Chunks of one codec, as far as their time depends on them.
+
+    Attributes
+    ----------
+    codec : int
+        The codec.
+    count : int
+        How many.
+    stored, raw, largest : int
+        Their stored and their decoded bytes, and the decoded bytes of the largest.
+    """
+
+    codec: int
+    count: int
+    stored: int
+    raw: int
+    largest: int
+
+
+def measure(rows: ChunkTable, codec: int) -> Work:
+    """Return what the time of rows depends on; they count as rows of `codec`."""
+    raw = rows["raw_size"]
+    stored, total = int(rows["stored_size"].sum()), int(raw.sum())
+    return Work(codec, rows.size, stored, total, int(raw.max(initial=0)))
+
+
+def device_seconds(engine: str, work: Work) -> float:
+    """Return about how long an engine takes to load chunks to its device."""
+    rate = DEVICE_RATES[engine][work.codec]
+    alone = work.largest * rate.seconds_per_byte
+    return LAUNCH + alone + saturated_seconds(engine, work)
+
+
+def saturated_seconds(engine: str, work: Work) -> float:
+    """Return how long they would take as a part of many more."""
+    rate = DEVICE_RATES[engine][work.codec]
+    # Stored bytes arrive while those before them are decoded.
+    return max(work.stored / LINK, work.raw / rate.bytes_per_second)
+
+
+def host_seconds(work: Work, threads: int) -> float:
+    """Return about how long the host takes to decode chunks and to copy them to a device."""
+    rate = HOST_RATES[work.codec]
+    pieces = max(1, min(work.count, work.raw // HOST_PIECE))
+    most = rate.small if work.raw < SMALL_CHUNK * work.count else rate.large
+    decoding = work.raw / min(rate.one * min(threads, pieces), most)
+    return max(decoding, work.raw / LINK)

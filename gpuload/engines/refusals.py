@@ -1,0 +1,67 @@
+"""Which rows the engines with code of our own cannot take, and why; no device is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuload import batch
+from gpuload.chunks import Codec
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gpuload.chunks import ChunkTable
+    from gpuload.driver import Capabilities
+
+    #: For each reason, the rows that it holds for.
+    Masks = dict[str, npt.NDArray[np.bool_]]
+
+__all__ = ["KERNELS", "hardware_refusals", "sm_refusals"]
+
+#: The kernel of each codec that has one: a source in gpuload/kernels.
+KERNELS: dict[int, str] = {Codec.RAW: "raw", Codec.SNAPPY: "snappy", Codec.LZ4: "lz4"}
+#: The kernels count in 32 bits, with room to spare.
+_LONGEST = 1 << 30
+
+
+def hardware_refusals(rows: ChunkTable, device: Capabilities) -> Masks:
+    """Return why a decompression engine cannot take rows: for each reason, which it holds for."""
+    bits = np.zeros(max(Codec) + 1, np.int64)
+    bits[list(batch.DRIVER_CODECS)] = list(batch.DRIVER_CODECS.values())
+    raw, serial = rows["codec"] == Codec.RAW, rows["codec"] == Codec.GZIP
+    known = bits[rows["codec"]] & device.decompress_mask != 0
+    mask = (
+        f"the codec's bit is missing in the device's algorithm mask ({device.decompress_mask:#x})"
+    )
+    limit = device.decompress_max_length
+    return {
+        **_dependent(rows),
+        mask: ~(known | raw | serial),
+        f"longer than the device's maximum of {limit} bytes": known & (_longer_side(rows) > limit),
+    }
+
+
+def sm_refusals(rows: ChunkTable) -> Masks:
+    """Return why the kernels cannot take rows: for each reason, which it holds for."""
+    known = np.isin(rows["codec"], list(KERNELS))
+    return {
+        **_dependent(rows),
+        "there is no kernel for the codec": ~known & (rows["codec"] != Codec.GZIP),
+        f"{_LONGEST} bytes or longer": known & (_longer_side(rows) >= _LONGEST),
+    }
+
+
+def _dependent(rows: ChunkTable) -> Masks:
+    """Return which rows do not decode on their own."""
+    return {
+        "one serial stream": rows["codec"] == Codec.GZIP,
+        "linked to other chunks": rows["chained"] | np.append(rows["chained"][1:], False),
+        "a dictionary is needed": rows["dictionary"],
+    }
+
+
+def _longer_side(rows: ChunkTable) -> npt.NDArray[np.uint64]:
+    longer: npt.NDArray[np.uint64] = np.maximum(rows["raw_size"], rows["stored_size"])
+    return longer

@@ -1,0 +1,180 @@
+"""What a kernel of gpuload's does when its turn comes.
+
+The kernels' own sources, compiled by g++ (tests/helpers/lanes), do the work: in warps of lanes, or
+where that takes too long (2 to 4 MB/s) by one lane at native speed. What they may touch is checked
+before: the arrays, and of each operation its source, its slot and its word.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NoReturn
+
+import numpy as np
+
+from gpuload.batch import ALGORITHMS, PARAMS_DTYPE
+from tests.helpers import lanes
+from tests.helpers.fakecuda.allocations import device
+from tests.helpers.fakecuda.codes import Code, DeviceFaultError
+from tests.helpers.lanes import build
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from tests.helpers.fakecuda.cubin import Entry
+    from tests.helpers.fakecuda.driver import FakeDriver
+    from tests.helpers.fakecuda.streams import Stream
+
+    Rows = npt.NDArray[np.void]
+    Chosen = npt.NDArray[np.bool_]
+
+#: Operations of more bytes, stored and decoded, are run by one lane, and so are those of a launch
+#: behind the first that have as many bytes in all.
+LARGE, MOST_OF_LAUNCH = 8 << 10, 256 << 10
+_ALGORITHMS = {codec.name.lower(): code for codec, code in ALGORITHMS.items()}
+_PARAMETERS = {0: (0, 8), 1: (8, 4), 2: (16, 8)}
+
+
+def is_known(entry: Entry) -> bool:
+    """Return whether a kernel takes gpuload's parameters and decodes one of its codecs."""
+    codec, _, width = entry.name.rpartition("_")
+    return codec in _ALGORITHMS and width.isdecimal() and entry.parameters == _PARAMETERS
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A kernel, its blocks and their threads, and its parameters."""
+
+    cuda: FakeDriver
+    stream: Stream
+    kernel: str
+    shape: tuple[int, int]
+    params: int
+    count: int
+    status: int
+
+    @property
+    def _codec(self) -> str:
+        return self.kernel.rpartition("_")[0]
+
+    @property
+    def _reached(self) -> int:
+        """How many operations the grid has threads for."""
+        blocks, threads = self.shape
+        return min(self.count, blocks * threads // int(self.kernel.rpartition("_")[2]))
+
+    def check_arrays(self) -> None:
+        """Note what no correct program passes, though the call succeeds."""
+        for address in (self.params, self.status):
+            mapping = self.cuda.memory.find(address)
+            if mapping is not None and mapping.freed:
+                text = f"{self.kernel} launched after a free: {mapping.allocation}"
+                self.cuda.recorder.violation(text)
+
+    def run(self) -> None:
+        """Do the work, or end the context."""
+        rows = self._rows()
+        mine = rows["algo"] == _ALGORITHMS[self._codec]
+        if not mine.any():
+            return
+        status = self._usable(self.status, 4 * rows.size, write=True, unit=4)
+        self._note_shared_targets(rows[mine])
+        for index in np.flatnonzero(mine):
+            self._place(rows[index])
+        sizes = rows["src_num_bytes"] + rows["dst_num_bytes"]
+        small = mine & (sizes <= LARGE)
+        small &= np.cumsum(sizes * small) <= MOST_OF_LAUNCH
+        self._run_lanes(rows, small, status)
+        self._run_alone(rows, mine & ~small, status)
+
+    def _rows(self) -> Rows:
+        """Return a copy of the operations."""
+        size = self._reached * PARAMS_DTYPE.itemsize
+        if not size:
+            return np.zeros(0, PARAMS_DTYPE)
+        at = self._usable(self.params, size, write=False, unit=8)
+        return np.frombuffer(bytearray(ctypes.string_at(at, size)), PARAMS_DTYPE)
+
+    def _note_shared_targets(self, rows: Rows) -> None:
+        """Operations run in any order: no two may write the same bytes."""
+        spans = zip(rows["dst"].tolist(), rows["dst_num_bytes"].tolist(), strict=True)
+        written = [(start, start + size) for start, size in spans if size]
+        written += [(start, start + 4) for start in rows["dst_act_bytes"].tolist()]
+        for (_, end), (start, _) in itertools.pairwise(sorted(written)):
+            if start < end:
+                text = f"two operations of {self.kernel} write to {start:#x}"
+                self.cuda.recorder.violation(text)
+
+    def _place(self, row: np.void) -> None:
+        """Replace the addresses of an operation by where their bytes are."""
+        ranges = (
+            ("src", int(row["src_num_bytes"]), False, 1),
+            ("dst", int(row["dst_num_bytes"]), True, 1),
+            ("dst_act_bytes", 4, True, 4),
+        )
+        for name, size, write, unit in ranges:
+            row[name] = self._usable(int(row[name]), size, write=write, unit=unit)
+
+    def _usable(self, address: int, size: int, *, write: bool, unit: int) -> int:
+        """Return where the bytes of a range are now, or end the context."""
+        memory, place = self.cuda.memory, device(self.stream.context.ordinal)
+        if not size:
+            return memory.host_address(address)
+        if address % unit:
+            self._fault(Code.MISALIGNED_ADDRESS, f"{address:#x} is not aligned to {unit}")
+        found = memory.covering(address, size)
+        if not found or not all(one.allows(place, write=write) for one in found):
+            what = "wrote" if write else "read"
+            where = "out of reach" if found else memory.epitaph(address)
+            self._fault(Code.ILLEGAL_ADDRESS, f"{what} {size} bytes at {address:#x}: {where}")
+        early = next((one for one in found if not one.ready), None)
+        if early is not None:
+            text = f"used before its stream allocated it: {early.allocation}"
+            self.cuda.recorder.violation(text)
+        return memory.host_address(address)
+
+    def _fault(self, code: Code, why: str) -> NoReturn:
+        self.cuda.recorder.violation(f"{self.kernel}: {why}")
+        raise DeviceFaultError(code, why)
+
+    def _run_lanes(self, rows: Rows, chosen: Chosen, status: int) -> None:
+        """Run the kernel as it is."""
+        width = int(self.kernel.rpartition("_")[2])
+        threads = self.shape[1]
+        blocks = min(self.shape[0], -(-rows.size * width // threads))
+        self._call(lanes.shared_library(), self.kernel, (blocks, threads), rows, chosen, status)
+
+    def _run_alone(self, rows: Rows, chosen: Chosen, status: int) -> None:
+        """Run the same source with one lane for each operation."""
+        self._call(_alone(), f"{self._codec}_1", (rows.size, 1), rows, chosen, status)
+
+    def _call(
+        self,
+        library: ctypes.CDLL,
+        kernel: str,
+        shape: tuple[int, int],
+        rows: Rows,
+        chosen: Chosen,
+        status: int,
+    ) -> None:
+        if not chosen.any():
+            return
+        params = rows.copy()
+        params["algo"][~chosen] = 0  # kernels leave alone what is not theirs
+        arguments = (params.ctypes.data, rows.size, status)
+        if library.lanes_launch_grid(kernel.encode(), *shape, *arguments):
+            self._fault(Code.LAUNCH_FAILED, library.lanes_error().decode())
+
+
+@functools.cache
+def _alone() -> ctypes.CDLL:
+    """Return the kernels of width 1, where no lane waits for another."""
+    how = build.Build(("alone.cpp",), defines=("-DLANES_WIDTH1",))
+    path = build._linked(how, ("library.cpp",), build.KERNELS, ("-shared", "-Wl,-Bsymbolic"))
+    library = ctypes.CDLL(str(path))
+    library.lanes_launch_grid.argtypes = lanes.shared_library().lanes_launch_grid.argtypes
+    library.lanes_error.restype = ctypes.c_char_p
+    return library
