@@ -104,6 +104,8 @@ class Capabilities:
         The host NUMA node that is nearest to the device; -1 on a host without NUMA.
     total_memory : int
         Bytes of device memory.
+    multiprocessors : int
+        How many of them share the device's work.
     """
 
     name: str
@@ -117,6 +119,7 @@ class Capabilities:
     host_numa_memory: bool
     host_numa_id: int
     total_memory: int
+    multiprocessors: int
 
 
 def capabilities(device_id: int) -> Capabilities:
@@ -145,6 +148,7 @@ def capabilities(device_id: int) -> Capabilities:
             host_numa_memory=properties.host_numa_virtual_memory_management_supported,
             host_numa_id=properties.host_numa_id,
             total_memory=api().device_total_mem_v2(api().device_get(device_id)),
+            multiprocessors=properties.multiprocessor_count,
         )
 
 

@@ -56,6 +56,7 @@ class SmEngine(Engine[DeviceBatch]):
 
     def __init__(self, device_id: int) -> None:
         self.device_id = device_id
+        self._multiprocessors = driver.capabilities(device_id).multiprocessors
         self._slots = Slots(device_id)
         self._kernels: dict[Variant, Kernel] = {}
         self._waiting: set[_SmSubmission] = set()
@@ -78,7 +79,7 @@ class SmEngine(Engine[DeviceBatch]):
         slot = self._slots.take(batch.rows.size)
         try:
             order = _fill(slot, batch)
-            for variant in _variants(batch.rows):
+            for variant in _variants(batch.rows, self._multiprocessors):
                 self._launch(variant, slot, batch)
             with driver.calling("cuEventRecord", "the end of a batch"):
                 batch.stream.record(slot.event)
@@ -160,17 +161,22 @@ def _fill(slot: Slot, batch: DeviceBatch) -> npt.NDArray[np.intp] | None:
     return order
 
 
-def _variants(rows: ChunkTable) -> list[Variant]:
+def _variants(rows: ChunkTable, multiprocessors: int) -> list[Variant]:
     """Return the kernels that a batch needs."""
     if rows.size == 1:
         row = rows[0]
-        return [choose(KERNELS[row["codec"]], 1, row["stored_size"], row["raw_size"])]
-    counts = np.bincount(rows["codec"]).tolist()
-    stored, raw = (np.bincount(rows["codec"], rows[name]) for name in ("stored_size", "raw_size"))
+        work = [(int(row["codec"]), 1, row["stored_size"], row["raw_size"])]
+    else:
+        columns = [np.bincount(rows["codec"], rows[name]) for name in ("stored_size", "raw_size")]
+        counts = np.bincount(rows["codec"]).tolist()
+        work = [
+            (codec, count, *(float(column[codec]) / count for column in columns))
+            for codec, count in enumerate(counts)
+            if count
+        ]
     return [
-        choose(KERNELS[codec], count, stored[codec] / count, raw[codec] / count)
-        for codec, count in enumerate(counts)
-        if count
+        choose(KERNELS[codec], count, stored, raw, multiprocessors=multiprocessors)
+        for codec, count, stored, raw in work
     ]
 
 

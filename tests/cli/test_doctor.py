@@ -141,6 +141,7 @@ class TestDevices:
         host_numa_memory=True,
         host_numa_id=1,
         total_memory=141 << 30,
+        multiprocessors=132,
     )
     BLACKWELL = Capabilities(
         name="NVIDIA B200",
@@ -154,6 +155,7 @@ class TestDevices:
         host_numa_memory=True,
         host_numa_id=-1,
         total_memory=180 << 30,
+        multiprocessors=148,
     )
 
     @pytest.fixture(autouse=True)

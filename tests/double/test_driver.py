@@ -288,6 +288,7 @@ def test_capabilities(cuda):
         host_numa_memory=True,
         host_numa_id=0,
         total_memory=cuda.settings.total_memory,
+        multiprocessors=132,
     )
 
 

@@ -11,10 +11,11 @@ import pytest
 
 from gpuload import driver
 from gpuload.chunks import Codec, make_table
+from gpuload.engines import sm
 from gpuload.engines.base import Status
 from gpuload.engines.sm import SmEngine
 from gpuload.errors import DriverError, GpuloadError
-from gpuload.kernels import variants
+from gpuload.kernels.variants import Variant
 from tests.double.test_hardware_engine import DAMAGED, Bench, workbench
 from tests.engines.engine_tests import EngineTests, Result, check
 from tests.helpers.damaged_batches import check_damaged, damaged_batch
@@ -254,9 +255,7 @@ def test_a_kernel_that_does_nothing(bench, engine, monkeypatch):
 @pytest.fixture(params=[32, 128])
 def lanes(request, monkeypatch):
     """Let each variant of the kernels decode, whatever the batch."""
-    rules = {"raw": ((float("inf"), 32),)}
-    rules |= {name: ((float("inf"), request.param),) for name in ("lz4", "snappy")}
-    monkeypatch.setattr(variants, "_RULES", rules)
+    monkeypatch.setattr(sm, "choose", lambda codec, *_, **__: Variant(codec, request.param))
     return request.param
 
 

@@ -34,6 +34,7 @@ ENGINE = Capabilities(
     host_numa_memory=True,
     host_numa_id=0,
     total_memory=180 << 30,
+    multiprocessors=148,
 )
 ALL = [codec for codec in Codec if codec != Codec.GZIP]
 DRIVER_CODECS = {Codec.DEFLATE: 1, Codec.SNAPPY: 2, Codec.LZ4: 4}

@@ -13,9 +13,11 @@ import pytest
 import gpuload
 from gpuload import driver
 from gpuload.chunks import Codec
+from gpuload.engines import sm
 from gpuload.engines.base import DeviceBatch
 from gpuload.errors import EngineUnavailableError, FormatWarning, GpuloadError
-from gpuload.kernels import compiler, variants
+from gpuload.kernels import compiler
+from gpuload.kernels.variants import Variant
 from tests.conftest import corpus_entries, corpus_folder
 from tests.engines.engine_tests import EngineTests
 from tests.gpu.test_nvcomp import workbench
@@ -101,8 +103,7 @@ def test_corpus(entry):
 @pytest.mark.parametrize("codec", CODECS)
 def test_damaged_streams_among_valid_ones(bench, codec, lanes, monkeypatch):
     """As many are valid, and exact; nothing outside of a slot is written."""
-    rules = {name: ((float("inf"), lanes),) for name in ("lz4", "snappy")}
-    monkeypatch.setattr(variants, "_RULES", rules)
+    monkeypatch.setattr(sm, "choose", lambda codec, *_, **__: Variant(codec, lanes))
     engine = make()
     for seed in range(DAMAGED // 2 // AT_ONCE):
         payloads, bad = damaged_batch(codec, AT_ONCE, seed)

@@ -5,28 +5,30 @@ from __future__ import annotations
 import pytest
 
 from gpuload.engines.refusals import KERNELS
-from gpuload.kernels import variants
 from gpuload.kernels.compiler import CODECS
-from gpuload.kernels.variants import BLOCK, Variant, choose
+from gpuload.kernels.variants import Variant, choose
 
 
 @pytest.mark.parametrize("codec", CODECS)
-@pytest.mark.parametrize("count", [1, 31, 1000, 10**6])
-def test_every_batch_has_a_variant(codec, count):
-    found = choose(codec, count, 30_000, 65_536)
-    assert found.codec == codec
-    assert BLOCK % found.lanes == 0
+@pytest.mark.parametrize(
+    ("count", "stored", "lanes"),
+    [(1, 30_000, 128), (2903, 30_000, 128), (2904, 30_000, 32), (10**6, 30_000, 32)]
+    + [(10**6, 65_000, 128), (10**6, 64_000, 32)],
+)
+def test_blocks_for_few_chunks_and_for_those_that_are_hardly_compressed(
+    codec, count, stored, lanes
+):
+    found = choose(codec, count, stored, 65_536, multiprocessors=132)
+    assert found == Variant(codec, lanes)
 
 
-def test_every_kernel_has_a_rule():
-    assert set(KERNELS.values()) == set(CODECS) == set(variants._RULES)
+def test_a_smaller_device_has_many_chunks_sooner():
+    assert choose("lz4", 500, 1, 9, multiprocessors=20).lanes == 32
+    assert choose("lz4", 500, 1, 9, multiprocessors=40).lanes == 128
 
 
-def test_the_first_that_is_for_so_many(monkeypatch):
-    rules = {"lz4": ((100, 128), (2000, 64), (float("inf"), 32))}
-    monkeypatch.setattr(variants, "_RULES", rules)
-    counts = {1: 128, 100: 128, 101: 64, 2000: 64, 2001: 32, 10**9: 32}
-    assert {count: choose("lz4", count, 1, 1).lanes for count in counts} == counts
+def test_every_codec_has_a_kernel():
+    assert set(KERNELS.values()) == set(CODECS)
 
 
 @pytest.mark.parametrize(
