@@ -92,17 +92,23 @@ struct Writer<128, MOST, LONGEST> {
 
     __device__ __forceinline__ void write(u8* out, u32 total, u32) const
     {
+        const u32 first = group.lane - group.warp().lane;
         u32 sources = SOURCES;
         for (u32 base = 0; base < total; base += SPAN, sources ^= 4 * SPAN) {
-            u32 source = find(base, total);
-            memory.set_word(sources + 4 * group.lane, source);
+            const bool busy = base + first < total;
+            u32 source = LITERAL;
+            if (busy) {
+                source = find(base, total);
+                memory.set_word(sources + 4 * group.lane, source);
+            }
             group.sync();
+            if (!busy) continue;
             // A byte that another warp writes now comes from where that one comes from, which is
             // no byte of that warp.
-            while (source < group.lane - group.warp().lane) source = memory.word(sources + 4 * source);
+            while (source < first) source = memory.word(sources + 4 * source);
             const u32 value = memory.byte_or(source % RING, (int)source, out + (int)(base + source));
             if (base + group.lane < total) out[base + group.lane] = value;
-            if (group.warp().lane == 0) memory.set_word(STARTS + (base + group.lane) / 4, 0);
+            if (group.warp().lane == 0) memory.set_word(STARTS + (base + first) / 4, 0);
         }
         group.sync();
     }
