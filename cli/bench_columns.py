@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from .bench_chunks import Chunks
     from .bench_device import DeviceBench
 
-__all__ = ["Cell", "Column", "Work", "host_overhead", "make_column"]
+__all__ = ["Cell", "Column", "Work", "make_column"]
 
 #: Batches of one chunk whose submission is timed, and as many before that are not.
 _SUBMISSIONS, _WARM_UP = 100, 10
@@ -85,16 +85,22 @@ class Column(ABC):
 
     def measure(self, work: Work, count: int, repeats: int) -> Cell:
         """Return how long the first `count` chunks take, in several runs after a warm-up."""
-        cell = Cell(refused=self.refusal(work, count))
-        if cell.refused:
-            return cell
-        try:
-            self._measure(cell, work, count, repeats)
-        except GpuloadError as error:
-            cell.error, cell.seconds = str(error), []
+        return self._cell(work, count, lambda cell: self._measure(cell, work, count, repeats))
+
+    def overhead(self, work: Work) -> Cell | None:
+        """Return how long the host takes to submit one chunk; None for no engine of a device."""
+        return None
+
+    def _cell(self, work: Work, count: int, measure: Callable[[Cell], None]) -> Cell:
+        cell = Cell(refused=self._refusal(work, count))
+        if not cell.refused:
+            try:
+                measure(cell)
+            except GpuloadError as error:
+                cell.error, cell.seconds = str(error), []
         return cell
 
-    def refusal(self, work: Work, count: int) -> str:
+    def _refusal(self, work: Work, count: int) -> str:
         """Return why the engine does not take the chunks; empty if it does."""
         if self.engine is None:
             return ""
@@ -135,6 +141,19 @@ class _EngineColumn(_OnDevice):
     def _run(self, work: Work, count: int) -> Callable[[], Callable[[], object]]:
         batch = work.batch(count)
         return lambda: partial(_finish, self.engine.submit(batch))
+
+    def overhead(self, work: Work) -> Cell:
+        """See `Column.overhead`; waiting for the chunk does not count."""
+        return self._cell(work, 1, partial(self._measure_overhead, work))
+
+    def _measure_overhead(self, work: Work, cell: Cell) -> None:
+        batch = work.batch(1)
+        for _ in range(_WARM_UP + _SUBMISSIONS):
+            began = time.perf_counter()
+            submission = self.engine.submit(batch)
+            cell.seconds.append(time.perf_counter() - began)
+            _finish(submission)
+        del cell.seconds[:_WARM_UP]
 
 
 class _CopyColumn(_OnDevice):
@@ -223,26 +242,3 @@ def _engine(name: str, device_id: int) -> Engine[DeviceBatch]:
         free, _ = driver.memory_info(device_id)
         return NvcompEngine(device_id, memory_limit=max(1, free // 2))
     return SmEngine(device_id) if name == "sm" else HardwareEngine(device_id)
-
-
-def host_overhead(column: Column, work: Work) -> Cell | None:
-    """Return how long the host takes to submit one chunk; None for what is no engine of a device.
-
-    Waiting for the chunk does not count.
-    """
-    if not isinstance(column, _EngineColumn):
-        return None
-    cell = Cell(refused=column.refusal(work, 1))
-    if cell.refused:
-        return cell
-    try:
-        batch = work.batch(1)
-        for _ in range(_WARM_UP + _SUBMISSIONS):
-            began = time.perf_counter()
-            submission = column.engine.submit(batch)
-            cell.seconds.append(time.perf_counter() - began)
-            _finish(submission)
-        del cell.seconds[:_WARM_UP]
-    except GpuloadError as error:
-        cell.error, cell.seconds = str(error), []
-    return cell

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from gpuload import driver
 from gpuload.errors import GpuloadError
-from gpuload.memory import DecompressMemory, HostNumaMemory, copy, host_view
+from gpuload.memory import DecompressMemory, copy, host_view, staging_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -64,7 +64,7 @@ class DeviceBench:
         self.mapped = mapped
         self.content: Content = np.empty(0, np.uint8)
         self._fills = 1
-        device, known = driver.device(device_id), driver.capabilities(device_id)
+        device = driver.device(device_id)
         with ExitStack() as undo:
             with driver.calling("cuStreamCreateWithPriority", "a benchmark"):
                 self.stream = device.create_stream()
@@ -75,9 +75,7 @@ class DeviceBench:
                     self._events.append(device.create_event(EventOptions(timing_enabled=True)))
                 undo.callback(self._events[-1].close)
             self._device = undo.enter_context(DecompressMemory(device_id))
-            self._host: Any = None
-            if known.host_numa_memory:
-                self._host = undo.enter_context(HostNumaMemory(device_id))
+            self._host = staging_memory(device_id, undo)
             # A statement each: cuda.core does not survive that a buffer goes while an error rises.
             self.target = self._on_device(size)
             self.original = self._on_device(size)
@@ -90,13 +88,8 @@ class DeviceBench:
 
     def _on_host(self, size: int, undo: ExitStack) -> Buffer:
         """Return memory that both sides use, on the device's own NUMA node if there is such."""
-        if self._host is not None:
+        with driver.calling("cuMemAllocHost", f"{size} bytes of the host's memory"):
             buffer = self._host.allocate(size, stream=self.stream)
-        else:
-            from cuda.core import LegacyPinnedMemoryResource
-
-            with driver.calling("cuMemAllocHost", f"{size} bytes of pinned memory"):
-                buffer = LegacyPinnedMemoryResource().allocate(size)
         undo.callback(buffer.close)
         return buffer
 

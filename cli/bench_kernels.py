@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import bench_data
 from .bench_chunks import compress
-from .bench_columns import Work, host_overhead, make_column
+from .bench_columns import Work, make_column
 from .bench_device import DeviceBench
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _batches(plan: Plan, columns: list[Column], work: Work) -> Iterator[Record]:
 
 
 def _overhead(columns: list[Column], work: Work) -> Record:
-    cells = {column.name: host_overhead(column, work) for column in columns}
+    cells = {column.name: column.overhead(work) for column in columns}
     return {
         "kind": "submit",
         "chunks": 1,

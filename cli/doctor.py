@@ -120,13 +120,11 @@ def _pip(extra: str) -> str:
     return f"pip install 'gpuload[{extra}]'"
 
 
-def _version(*packages: str) -> str | None:
-    for package in packages:
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return None
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _driver_version() -> str | None:

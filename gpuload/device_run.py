@@ -78,13 +78,13 @@ def run(
     """
     choice = choose(index.chunks, options, device_id)
     if (choice.engines != HOST).any():
-        started: Run = DeviceRun(
+        started = DeviceRun(
             index, sink, options, choice=choice, device_id=device_id, collect=collect
         )
-    else:
-        started = Run(index, sink, options, collect=collect)
-    started.report.passed_over = choice.passed_over
-    return started.go(progress)
+        return started.go(progress)
+    report = Run(index, sink, options, collect=collect).go(progress)
+    report.passed_over = choice.passed_over
+    return report
 
 
 class DeviceRun(Run):

@@ -21,7 +21,7 @@ _UNIT = 2 << 20
 #: Addresses without memory behind each window, to catch writes past its end.
 _GUARD = 256 << 20
 #: Engines that are given stored bytes in memory of the host. What others are given is copied to the
-#: device first: a copy reaches 55 GB/s, reading over the link byte by byte a third of that.
+#: device first: a copy reaches 55 GB/s, kernels that read over the link 37 to 46 on an H200.
 READS_OVER_THE_LINK = frozenset({"hardware"})
 
 

@@ -14,6 +14,7 @@ from gpuload import driver
 from gpuload.batch import ALGORITHMS, PARAMS_DTYPE
 from gpuload.chunks import Codec
 from gpuload.kernels import compiler
+from gpuload.kernels.variants import BLOCK, Variant
 from gpuload.memory import copy
 
 if TYPE_CHECKING:
@@ -29,8 +30,7 @@ WORD_SIZE = 8
 #: As many copies are worth a launch; what is larger than this is left to the driver, whose copies
 #: use the whole device.
 _FEW, _LARGE = 4, 1 << 20
-#: Lanes that copy a chunk, and threads of a block (gpuload/kernels).
-_LANES, _BLOCK = 32, 128
+_RAW = Variant("raw", 32)
 
 
 def raw_kernel(device_id: int) -> Kernel | None:
@@ -43,7 +43,7 @@ def raw_kernel(device_id: int) -> Kernel | None:
     """
     if compiler.refusal(device_id):
         return None
-    return compiler.kernel(device_id, "raw", _LANES)
+    return compiler.kernel(device_id, _RAW.codec, _RAW.lanes)
 
 
 class Copies:
@@ -115,6 +115,6 @@ class Copies:
     def _launch(self, params: int, count: int, statuses: int, stream: Stream) -> None:
         from cuda.core import LaunchConfig, launch
 
-        config = LaunchConfig(grid=-(-count * _LANES // _BLOCK), block=_BLOCK)
+        config = LaunchConfig(grid=_RAW.blocks(count), block=BLOCK)
         with driver.calling("cuLaunchKernelEx", f"{count} copies"):
             launch(stream, config, self._kernel, params, np.uint32(count), statuses)

@@ -11,38 +11,40 @@ import contextlib
 import functools
 import threading
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuload import driver
 from gpuload.chunks import Codec
-from gpuload.engines.base import DeviceBatch, Engine, Outcome, Status, Submission
+from gpuload.engines.base import DeviceBatch, Outcome, Status, Submission
 from gpuload.engines.copies import Copies, raw_kernel
 from gpuload.engines.nvcomp_abi import SUCCESS, status_name
 from gpuload.engines.nvcomp_arrays import NO_SIZE, NO_STATUS, Layout
-from gpuload.engines.nvcomp_library import load, unavailable
+from gpuload.engines.nvcomp_library import load
 from gpuload.engines.nvcomp_plan import make_plan
 from gpuload.engines.nvcomp_refusals import refusals
-from gpuload.engines.pinned import PinnedBlocks
+from gpuload.engines.pinned import PinnedEngine
 from gpuload.engines.sizes import compare_sizes
-from gpuload.memory import DecompressPool, copy, host_view, run_all
+from gpuload.memory import DecompressPool, copy, run_all
 from gpuload.options import DEFAULT_MEMORY_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
-    from cuda.core import Buffer, Event, Kernel, Stream
+    from cuda.core import Kernel, Stream
 
     from gpuload.chunks import ChunkTable
     from gpuload.engines.nvcomp_library import Library
     from gpuload.engines.nvcomp_plan import Plan
+    from gpuload.engines.pinned import PinnedBlock
 
-__all__ = ["NvcompEngine", "unavailable"]
+__all__ = ["NvcompEngine"]
 
 
-class NvcompEngine(Engine[DeviceBatch]):
+class NvcompEngine(PinnedEngine):
     """Submits batches to nvCOMP.
 
     The decoded sizes come through memory of the engine's own, since nvCOMP writes 64-bit words: the
@@ -65,13 +67,11 @@ class NvcompEngine(Engine[DeviceBatch]):
     name = "nvcomp"
 
     def __init__(self, device_id: int, *, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> None:
-        self.device_id = device_id
+        super().__init__(device_id)
         self.memory_limit = memory_limit
         self._library = load()
         self._lock = threading.Lock()
         self._pool: DecompressPool | None = None
-        self._blocks = PinnedBlocks()
-        self._waiting: set[_NvcompSubmission] = set()
 
     def refusals(self, rows: ChunkTable) -> dict[str, npt.NDArray[np.bool_]]:
         """See `Engine.refusals`."""
@@ -95,19 +95,13 @@ class NvcompEngine(Engine[DeviceBatch]):
         with self._memory(plan.scratch_size, stream) as scratch:
             copies = self._copies(batch, np.flatnonzero(filled & raw), plan, scratch)
             layout = Layout(plan.rows.size, copies.launched)
-            block = self._blocks.take(layout.size)
-            try:
-                job = _Job(stream, plan, copies, layout, block, scratch)
-                with self._memory(layout.size, stream) as arrays:
-                    job.run(self._library, arrays)
-                with driver.calling("cuEventRecord", "the end of a batch"):
-                    event = driver.shield(stream.record())
-            except BaseException:
-                self._abandon(block, stream)
-                raise
-        submission = _NvcompSubmission(batch.rows, job, event, self._release)
-        self._waiting.add(submission)
-        return submission
+            job = _Job(batch.rows, stream, plan, copies, layout, scratch)
+            return self._submit(layout.size, stream, partial(self._run, job))
+
+    def _run(self, job: _Job, block: PinnedBlock) -> Callable[[], Outcome]:
+        with self._memory(job.layout.size, job.stream) as arrays:
+            job.run(self._library, block, arrays)
+        return partial(job.outcome, block)
 
     @contextlib.contextmanager
     def _memory(self, size: int, stream: Stream) -> Iterator[int]:
@@ -142,44 +136,26 @@ class NvcompEngine(Engine[DeviceBatch]):
     def _kernel(self) -> Kernel | None:
         return raw_kernel(self.device_id)
 
-    def _abandon(self, block: Buffer, stream: Stream) -> None:
-        """Take back the block of work that failed to be submitted in full."""
-        with contextlib.suppress(Exception):
-            # Nobody could wait for it later, so it is now. After a fault the block is lost.
-            stream.sync()
-            self._blocks.give_back(block)
-
-    def _release(self, submission: _NvcompSubmission, block: Buffer) -> None:
-        self._waiting.discard(submission)
-        self._blocks.give_back(block)
-
     def close(self) -> None:
-        """Wait for what was submitted, and release everything.
-
-        Raises
-        ------
-        DriverError
-            If work failed that nobody has waited for.
-        """
-        waits = [submission.wait for submission in list(self._waiting)]
+        """See `PinnedEngine.close`."""
         pool, self._pool = self._pool, None
-        run_all([*waits, self._blocks.close, *([pool.close] if pool else [])])
+        run_all([super().close, *([pool.close] if pool else [])])
 
 
 @dataclass(frozen=True)
 class _Job:
-    """A batch and its memory: a pinned `block` for the arrays of `layout`, and scratch memory."""
+    """Rows to decode, where their arrays lie, and the address of scratch memory."""
 
+    rows: ChunkTable
     stream: Stream
     plan: Plan
     copies: Copies
     layout: Layout
-    block: Buffer
     scratch: int
 
-    def run(self, library: Library, arrays: int) -> None:
+    def run(self, library: Library, block: PinnedBlock, arrays: int) -> None:
         """Submit everything; the arrays' place on the device is at the address `arrays`."""
-        host, view, layout = int(self.block.handle), host_view(self.block), self.layout
+        host, view, layout = block.address, block.bytes, self.layout
         layout.fill(view, self.plan, self.scratch)
         self.copies.fill(layout.params(view), arrays + layout.words)
         copy(arrays, host, layout.sent, self.stream)
@@ -195,9 +171,10 @@ class _Job:
     def _copy(self, group: int, arrays: int) -> None:
         self.copies.run(group, arrays, arrays + self.layout.words, self.stream)
 
-    def outcome(self, rows: ChunkTable) -> Outcome:
+    def outcome(self, block: PinnedBlock) -> Outcome:
         """Return what became of the rows, once all is done."""
-        outcome, view = Outcome.empty(rows.size), host_view(self.block)
+        rows, view = self.rows, block.bytes
+        outcome = Outcome.empty(rows.size)
         # A copy that would not fit was not made: its size tells.
         sizes = np.where(rows["codec"] == Codec.RAW, rows["stored_size"], NO_SIZE)
         sizes[rows["raw_size"] == 0] = 0
@@ -210,27 +187,3 @@ class _Job:
             outcome.blame[row] = "index"
         compare_sizes(rows, sizes, outcome)
         return outcome
-
-
-class _NvcompSubmission(Submission):
-    def __init__(
-        self,
-        rows: ChunkTable,
-        job: _Job,
-        event: Event,
-        release: Callable[[_NvcompSubmission, Buffer], None],
-    ) -> None:
-        self._rows = rows
-        self._job = job
-        self._event = event
-        self._release = release
-        self._outcome: Outcome | None = None
-
-    def wait(self) -> Outcome:
-        """See `Submission.wait`."""
-        if self._outcome is None:
-            with driver.calling("cuEventSynchronize", "a batch of nvCOMP's"):
-                self._event.sync()
-            self._outcome = self._job.outcome(self._rows)
-            self._release(self, self._job.block)
-        return self._outcome

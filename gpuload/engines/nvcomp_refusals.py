@@ -9,6 +9,7 @@ import numpy as np
 from gpuload.chunks import Codec
 from gpuload.engines.nvcomp_abi import METHODS
 from gpuload.engines.nvcomp_plan import framed_size, place_size, scratch_size
+from gpuload.engines.refusals import dependent_rows
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -37,9 +38,7 @@ def refusals(rows: ChunkTable, library: Library, limit: int) -> dict[str, npt.ND
     serial, copied, known = codec == Codec.GZIP, codec == Codec.RAW, most[codec] > 0
     snappy, long = codec == Codec.SNAPPY, known & (np.maximum(raw, stored) > most[codec])
     return {
-        "one serial stream": serial,
-        "linked to other chunks": rows["chained"] | np.append(rows["chained"][1:], False),
-        "a dictionary is needed": rows["dictionary"],
+        **dependent_rows(rows),
         "nvCOMP does not decode the codec": ~(known | copied | serial),
         "the length is not before the elements, where nvCOMP wants it": (
             snappy & (rows["prefix_size"] == 0)

@@ -1,4 +1,4 @@
-"""Which rows the engines with code of our own cannot take, and why; no device is asked."""
+"""Which rows engines on a device cannot take, and why; no device is asked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     #: For each reason, the rows that it holds for.
     Masks = dict[str, npt.NDArray[np.bool_]]
 
-__all__ = ["KERNELS", "hardware_refusals", "sm_refusals"]
+__all__ = ["KERNELS", "dependent_rows", "hardware_refusals", "sm_refusals"]
 
 #: The kernel of each codec that has one: a source in gpuload/kernels.
 KERNELS: dict[int, str] = {Codec.RAW: "raw", Codec.SNAPPY: "snappy", Codec.LZ4: "lz4"}
@@ -37,7 +37,7 @@ def hardware_refusals(rows: ChunkTable, device: Capabilities) -> Masks:
     )
     limit = device.decompress_max_length
     return {
-        **_dependent(rows),
+        **dependent_rows(rows),
         mask: ~(known | raw | serial),
         f"longer than the device's maximum of {limit} bytes": known & (_longer_side(rows) > limit),
     }
@@ -47,14 +47,14 @@ def sm_refusals(rows: ChunkTable) -> Masks:
     """Return why the kernels cannot take rows: for each reason, which it holds for."""
     known = np.isin(rows["codec"], list(KERNELS))
     return {
-        **_dependent(rows),
+        **dependent_rows(rows),
         "there is no kernel for the codec": ~known & (rows["codec"] != Codec.GZIP),
         f"{_LONGEST} bytes or longer": known & (_longer_side(rows) >= _LONGEST),
     }
 
 
-def _dependent(rows: ChunkTable) -> Masks:
-    """Return which rows do not decode on their own."""
+def dependent_rows(rows: ChunkTable) -> Masks:
+    """Return why rows do not decode on their own: for each reason, which it holds for."""
     return {
         "one serial stream": rows["codec"] == Codec.GZIP,
         "linked to other chunks": rows["chained"] | np.append(rows["chained"][1:], False),

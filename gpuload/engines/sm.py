@@ -7,43 +7,51 @@ chunks harm nobody: destinations need no guard, and a row that fails is the only
 
 from __future__ import annotations
 
-import contextlib
+import struct
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuload import batch as batches
 from gpuload import driver
-from gpuload.engines.base import DeviceBatch, Engine, Outcome, Status, Submission
+from gpuload.engines.base import DeviceBatch, Outcome, Status, Submission
+from gpuload.engines.pinned import PinnedEngine
 from gpuload.engines.refusals import KERNELS, sm_refusals
 from gpuload.engines.sizes import compare_sizes
-from gpuload.engines.sm_slots import NOT_WRITTEN, Slots
 from gpuload.kernels import compiler
 from gpuload.kernels.variants import BLOCK, choose
-from gpuload.memory import host_view, run_all
+from gpuload.memory import host_view
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy.typing as npt
-    from cuda.core import Kernel
 
     from gpuload.chunks import ChunkTable
-    from gpuload.engines.sm_slots import Slot
+    from gpuload.engines.pinned import PinnedBlock
     from gpuload.kernels.variants import Variant
 
 __all__ = ["SmEngine"]
 
-#: What a kernel's status says (`Status` in gpuload/kernels/batch.cuh).
-_OK = 0
+#: Bytes of an operation's parameters, and of its status, which stand behind those of all.
+_PARAMS, _STATUS = batches.PARAMS_DTYPE.itemsize, 4
+#: The parameters and the status of a batch of one operation, in their order in `PARAMS_DTYPE`.
+_ONE = struct.Struct("<QQqqqi20xI")
+#: What stands in a status until a kernel writes it.
+_NOT_WRITTEN = 0xFFFFFFFF
+#: What a kernel's status says unless it is 0 (`Status` in gpuload/kernels/batch.cuh).
 _REASONS = {
     1: "the {stored} stored bytes end inside an element",
     2: "a match starts before the first decoded byte",
     3: "it decodes to more than the {raw} bytes that the file allows",
     4: "the stored bytes do not end as the format asks, with at most {raw} bytes decoded",
-    NOT_WRITTEN: "the kernel did not say what became of it",
+    5: "{stored} stored bytes, or {raw} decoded ones, are more than the kernel counts",
+    _NOT_WRITTEN: "the kernel did not say what became of it",
 }
 
 
-class SmEngine(Engine[DeviceBatch]):
+class SmEngine(PinnedEngine):
     """Launches kernels, one for each codec of a batch.
 
     Parameters
@@ -55,11 +63,8 @@ class SmEngine(Engine[DeviceBatch]):
     name = "sm"
 
     def __init__(self, device_id: int) -> None:
-        self.device_id = device_id
+        super().__init__(device_id)
         self._multiprocessors = driver.capabilities(device_id).multiprocessors
-        self._slots = Slots(device_id)
-        self._kernels: dict[Variant, Kernel] = {}
-        self._waiting: set[_SmSubmission] = set()
 
     def refusals(self, rows: ChunkTable) -> dict[str, npt.NDArray[np.bool_]]:
         """See `Engine.refusals`."""
@@ -76,89 +81,48 @@ class SmEngine(Engine[DeviceBatch]):
             If the driver refuses, or a kernel can't be compiled or loaded.
         """
         driver.claim()
-        slot = self._slots.take(batch.rows.size)
-        try:
-            order = _fill(slot, batch)
-            for variant in _variants(batch.rows, self._multiprocessors):
-                self._launch(variant, slot, batch)
-            with driver.calling("cuEventRecord", "the end of a batch"):
-                batch.stream.record(slot.event)
-        except BaseException:
-            self._abandon(slot, batch)
-            raise
-        submission = _SmSubmission(self, batch, slot, order)
-        # A submission that is forgotten must keep its slot until the device is done with it.
-        self._waiting.add(submission)
-        return submission
+        size = (_PARAMS + _STATUS) * batch.rows.size
+        return self._submit(size, batch.stream, partial(self._run, batch))
 
-    def _launch(self, variant: Variant, slot: Slot, batch: DeviceBatch) -> None:
+    def _run(self, batch: DeviceBatch, block: PinnedBlock) -> Callable[[], Outcome]:
+        order = _fill(block, batch)
+        for variant in _variants(batch.rows, self._multiprocessors):
+            self._launch(variant, block, batch)
+        return partial(_outcome, batch, block, order)
+
+    def _launch(self, variant: Variant, block: PinnedBlock, batch: DeviceBatch) -> None:
         from cuda.core import LaunchConfig, launch
 
-        kernel = self._kernels.get(variant)
-        if kernel is None:
-            kernel = compiler.kernel(self.device_id, variant.codec, variant.lanes)
-            self._kernels[variant] = kernel
-        count = batch.rows.size
+        kernel = compiler.kernel(self.device_id, variant.codec, variant.lanes)
+        count, params = batch.rows.size, block.address
         config = LaunchConfig(grid=variant.blocks(count), block=BLOCK)
         with driver.calling("cuLaunchKernelEx", f"{count} chunks"):
-            launch(batch.stream, config, kernel, slot.params, np.uint32(count), slot.statuses)
-
-    def _abandon(self, slot: Slot, batch: DeviceBatch) -> None:
-        """Take back the slot of work that failed to be submitted in full."""
-        with contextlib.suppress(Exception):
-            # Nobody could wait for it later, so it is now. After a fault the slot is lost.
-            batch.stream.sync()
-            self._slots.give_back(slot)
-
-    def _release(self, submission: _SmSubmission, slot: Slot) -> None:
-        self._waiting.discard(submission)
-        self._slots.give_back(slot)
-
-    def close(self) -> None:
-        """Wait for what was submitted, and release everything.
-
-        Raises
-        ------
-        DriverError
-            If work failed that nobody has waited for.
-        """
-        waits = [submission.wait for submission in list(self._waiting)]
-        run_all([*waits, self._slots.close])
+            statuses = params + _PARAMS * count
+            launch(batch.stream, config, kernel, params, np.uint32(count), statuses)
 
 
-class _SmSubmission(Submission):
-    def __init__(
-        self, engine: SmEngine, batch: DeviceBatch, slot: Slot, order: npt.NDArray[np.intp] | None
-    ) -> None:
-        self._engine = engine
-        self._batch = batch
-        self._slot = slot
-        self._order = order
-        self._outcome: Outcome | None = None
+def _fill(block: PinnedBlock, batch: DeviceBatch) -> npt.NDArray[np.intp] | None:
+    """Write a batch's parameters; return the row of each operation, None if it has one row.
 
-    def wait(self) -> Outcome:
-        """See `Submission.wait`."""
-        if self._outcome is None:
-            with driver.calling("cuEventSynchronize", "a batch of kernels"):
-                self._slot.event.sync()
-            self._outcome = _outcome(self._batch, self._slot, self._order)
-            self._engine._release(self, self._slot)
-        return self._outcome
-
-
-def _fill(slot: Slot, batch: DeviceBatch) -> npt.NDArray[np.intp] | None:
-    """Write a batch's parameters; return the row of each operation, None if it has one row."""
+    Nothing is known of its statuses yet.
+    """
     rows, actual = batch.rows, int(batch.actual.handle)
     if rows.size == 1:
         # Arrays of one element take several times as long.
         row, src, dst = rows[0], int(batch.src[0]), int(batch.dst[0])
         codec = batches.ALGORITHMS[row["codec"]]
-        slot.write_one(row["stored_size"], row["raw_size"], actual, src, dst, codec)
+        sizes = row["stored_size"], row["raw_size"]
+        _ONE.pack_into(block.bytes, 0, *sizes, actual, src, dst, codec, _NOT_WRITTEN)
         return None
     words = actual + 4 * np.arange(rows.size)
     params, order = batches.build(rows, src=batch.src, dst=batch.dst, actual=words)
-    slot.write(params)
+    block.bytes[: params.nbytes].view(batches.PARAMS_DTYPE)[:] = params
+    _statuses(block, rows.size)[:] = _NOT_WRITTEN
     return order
+
+
+def _statuses(block: PinnedBlock, count: int) -> npt.NDArray[np.uint32]:
+    return block.bytes[_PARAMS * count : (_PARAMS + _STATUS) * count].view(np.uint32)
 
 
 def _variants(rows: ChunkTable, multiprocessors: int) -> list[Variant]:
@@ -180,11 +144,11 @@ def _variants(rows: ChunkTable, multiprocessors: int) -> list[Variant]:
     ]
 
 
-def _outcome(batch: DeviceBatch, slot: Slot, order: npt.NDArray[np.intp] | None) -> Outcome:
+def _outcome(batch: DeviceBatch, block: PinnedBlock, order: npt.NDArray[np.intp] | None) -> Outcome:
     """Return what became of a batch, once all is done."""
     rows, count = batch.rows, batch.rows.size
     outcome = Outcome.empty(count)
-    statuses = slot.status_view[:count]
+    statuses = _statuses(block, count)
     for number in np.flatnonzero(statuses).tolist():
         row = number if order is None else int(order[number])
         sizes = {"stored": rows["stored_size"][row], "raw": rows["raw_size"][row]}

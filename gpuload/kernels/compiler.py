@@ -18,6 +18,7 @@ from gpuload import driver
 from gpuload.errors import DriverError, UnsupportedCodecError
 from gpuload.kernels import nvrtc
 from gpuload.kernels.cache import KernelCache, cache_folder
+from gpuload.kernels.variants import Variant
 
 if TYPE_CHECKING:
     from cuda.core import Kernel, ObjectCode, ProgramOptions
@@ -183,7 +184,7 @@ def warm_up(arch: str) -> list[Compiled]:
 
 def _load(device_id: int, codec: str, lanes: int) -> Kernel:
     code = compile_codec(codec, architecture(device_id)).code
-    name = f"{codec}_{lanes}"
+    name = Variant(codec, lanes).name
     what = f"the kernel {name}"
     # One at a time: the code is loaded by the first who asks it for a kernel.
     with _lock, driver.on_device(device_id), driver.calling("cuLibraryGetKernel", what):
@@ -195,17 +196,9 @@ def _load(device_id: int, codec: str, lanes: int) -> Kernel:
 def _obtain(codec: str, arch: str, folder: Path) -> Compiled:
     source = _checked_source(codec, arch, folder)
     from cuda.core import ObjectCode
-    from cuda.core.utils import make_program_cache_key
 
     start, cache = time.perf_counter(), KernelCache(cache_folder())
-    # Without the folder of the includes, whose content counts and not its place.
-    key = make_program_cache_key(
-        code=source,
-        code_type="c++",
-        options=_options(codec, arch),
-        target_type="cubin",
-        extra_digest=_headers(folder),
-    )
+    key = _cache_key(source, codec, arch, folder)
     machine_code = cache.get(key)
     cached = machine_code is not None
     if machine_code is None:
@@ -214,6 +207,20 @@ def _obtain(codec: str, arch: str, folder: Path) -> Compiled:
     code = ObjectCode.from_cubin(machine_code, name=codec)
     problem = "" if cached else cache.problem
     return Compiled(codec, arch, code, time.perf_counter() - start, cached, problem)
+
+
+def _cache_key(source: str, codec: str, arch: str, folder: Path) -> bytes:
+    from cuda.core.utils import make_program_cache_key
+
+    # Without the folder of the includes, whose content counts and not its place.
+    key: bytes = make_program_cache_key(
+        code=source,
+        code_type="c++",
+        options=_options(codec, arch),
+        target_type="cubin",
+        extra_digest=_headers(folder),
+    )
+    return key
 
 
 def _checked_source(codec: str, arch: str, folder: Path) -> str:

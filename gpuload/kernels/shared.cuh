@@ -41,13 +41,6 @@ struct Shared {
         asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(value.x), "=r"(value.y) : "r"(base + at));
         return value;
     }
-    __device__ __forceinline__ uint4 quad(u32 at) const
-    {
-        uint4 value;
-        asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                     : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w) : "r"(base + at));
-        return value;
-    }
     __device__ __forceinline__ void join_word(u32 at, u32 bits) const
     {
         asm volatile("red.shared.or.b32 [%0], %1;" ::"r"(base + at), "r"(bits));
@@ -68,7 +61,6 @@ struct Shared {
     u32 byte_or(u32 at, int elsewhere, const u8* there) const { return elsewhere < 0 ? *there : byte(at); }
     u32 word(u32 at) const { return *(const u32*)(base + at); }
     uint2 pair(u32 at) const { return make_uint2(word(at), word(at + 4)); }
-    uint4 quad(u32 at) const { return make_uint4(word(at), word(at + 4), word(at + 8), word(at + 12)); }
     void join_word(u32 at, u32 bits) const { atomicOr((u32*)(base + at), bits); }
     void set_word(u32 at, u32 value) const { *(u32*)(base + at) = value; }
     void set_pair(u32 at, u32 x, u32 y) const { set_word(at, x), set_word(at + 4, y); }

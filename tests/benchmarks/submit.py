@@ -18,7 +18,6 @@ import numpy as np
 
 from gpuload.chunks import Codec, make_table
 from gpuload.engines.base import DeviceBatch
-from gpuload.kernels.variants import choose
 
 COUNTS = (1, 2, 16, 256, 4096)
 SIZE = 65536
@@ -42,16 +41,16 @@ class Memory:
 def stub_engine():
     """Return an engine that launches nothing, and a stream that records nothing."""
     from gpuload import driver
-    from gpuload.engines import sm, sm_slots
+    from gpuload.engines import pinned, sm
 
     driver.claim()
+    driver.capabilities = lambda _: SimpleNamespace(multiprocessors=132)
     event = SimpleNamespace(sync=lambda: None, close=lambda: None)
     engine = sm.SmEngine(0)
-    engine._slots._make = lambda capacity: sm_slots.Slot(Memory(capacity * 68), event)
+    engine._blocks._make = lambda size: pinned.PinnedBlock(Memory(size), event)
 
-    def launch(variant, slot, batch):
-        assert choose(variant.codec, 1, 1, 1)
-        slot.status_view[: batch.rows.size] = 0
+    def launch(variant, block, batch):
+        sm._statuses(block, batch.rows.size)[:] = 0
         # As the kernel would.
         words = np.frombuffer(batch.actual._bytes, np.uint32)
         words[: batch.rows.size] = batch.rows["raw_size"]

@@ -229,9 +229,11 @@ def test_questions_about_a_kernel(cuda, driver):
     assert 0 < attributes.num_regs <= 255
     assert attributes.shared_size_bytes > 0
     assert [(one.offset, one.size) for one in found.arguments_info] == [(0, 8), (8, 4), (16, 8)]
-    blocks = found.occupancy.max_active_blocks_per_multiprocessor(BLOCK, 0)
-    assert blocks == min(16, 65536 // (32 * attributes.num_regs) // 4)
-    assert found.occupancy.max_active_blocks_per_multiprocessor(BLOCK + 1, 0) == 0
+    # Registers are given to warps in units of 256, and each of four schedulers has 16384.
+    warps = min(64, 16384 // (-(-attributes.num_regs // 8) * 256) * 4)
+    for threads, warps_of_block in ((64, 2), (BLOCK, 4), (BLOCK + 1, 5), (1024, 32)):
+        blocks = found.occupancy.max_active_blocks_per_multiprocessor(threads, 0)
+        assert blocks == warps // warps_of_block
 
 
 def test_every_kernel_of_an_image(driver, stream):
@@ -362,7 +364,12 @@ def test_a_kernel_has_one_handle(driver, library, kernel):
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
 def test_machine_code_of_another_architecture(driver, arch):
-    assert load(driver, machine_code(arch=arch))[0] == Code.NO_BINARY_FOR_GPU
+    """It is refused when somebody asks for a kernel, and not before."""
+    code, library = load(driver, machine_code(arch=arch))
+    assert code == Code.SUCCESS
+    for name in (b"raw_32", b"raw_16"):
+        assert driver.code_of("cuLibraryGetKernel", library, name) == Code.NO_BINARY_FOR_GPU
+    driver.must("cuLibraryUnload", library)
 
 
 @pytest.mark.parametrize(
@@ -376,10 +383,9 @@ def test_machine_code_of_another_architecture(driver, arch):
 def test_a_device_runs_code_of_its_major_version(cuda, driver, device, arch, code):
     """CUDA C++ programming guide, "Binary Compatibility": from one minor version to a later one."""
     cuda.settings.compute_capability = device
-    found, library = load(driver, machine_code(arch=arch))
-    assert found == code
-    if library:
-        driver.must("cuLibraryUnload", library)
+    library = load(driver, machine_code(arch=arch))[1]
+    assert driver.code_of("cuLibraryGetKernel", library, b"raw_32") == code
+    driver.must("cuLibraryUnload", library)
 
 
 def test_a_kernel_of_another_device(cuda, driver, stream, kernel):
@@ -388,13 +394,43 @@ def test_a_kernel_of_another_device(cuda, driver, stream, kernel):
     assert launch(driver, kernel, stream, batch.arguments) == Code.NO_BINARY_FOR_GPU
 
 
-def test_what_is_no_machine_code(driver):
+def test_damaged_machine_code(driver):
     code = machine_code()
-    no_header, elf_of_x86 = b"\x7fELF" + bytes(200), code[:18] + b"\x3e\0" + code[20:]
     no_sections = code[:40] + (1 << 40).to_bytes(8, "little") + code[48:]
-    for bad in (bytes(4096), b"not a kernel" * 99, no_header, elf_of_x86, no_sections):
+    for bad in (no_sections, code[:64] + bytes(4 * MIB), code[: len(code) // 2] + bytes(4 * MIB)):
         assert load(driver, bad)[0] == Code.INVALID_IMAGE
     assert load(driver, None)[0] == Code.INVALID_VALUE
+
+
+def test_what_is_no_machine_code(cuda, driver):
+    """It loads; what a driver says of its kernels was never asked."""
+    code = machine_code()
+    elf_of_x86 = code[:18] + b"\x3e\0" + code[20:]
+    for bad in (bytes(4096), b"not a kernel" * 99, elf_of_x86):
+        code, library = load(driver, bad)
+        assert code == Code.SUCCESS
+        assert driver.code_of("cuLibraryGetKernel", library, b"raw_32") == Code.NOT_SUPPORTED
+        assert cuda.complaints() == ["not modelled: kernels of what is no machine code"]
+        cuda.recorder.clear()
+        driver.must("cuLibraryUnload", library)
+
+
+def test_libraries_outlive_a_fault(cuda, driver, stream, library, kernel):
+    """Contexts do not own them; functions are of a context."""
+    function = driver.value("cuKernelGetFunction", kernel)
+    cuda.queue_fault(stream)
+    assert driver("cuStreamSynchronize", stream) == Code.ILLEGAL_ADDRESS
+    assert driver.value("cuLibraryGetKernel", library, b"raw_32") == kernel
+    assert driver.value("cuKernelGetAttribute", 0, kernel, 0) == BLOCK
+    assert driver.code_of("cuFuncGetAttribute", 0, function) == Code.ILLEGAL_ADDRESS
+    assert driver.code_of("cuKernelGetFunction", kernel) == Code.ILLEGAL_ADDRESS
+    driver.must("cuLibraryUnload", library)
+
+
+def test_attributes_of_functions_are_not_asked_of_kernels(driver, kernel):
+    function = driver.value("cuKernelGetFunction", kernel)
+    assert driver.value("cuFuncGetAttribute", 0, function) == BLOCK
+    assert driver.code_of("cuFuncGetAttribute", 0, kernel) == Code.INVALID_HANDLE
 
 
 @pytest.mark.parametrize("code", [b"//\n.version 9.0", b".version 9.0", b"\x50\xed\x55\xba"])

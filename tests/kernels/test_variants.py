@@ -12,8 +12,14 @@ from gpuload.kernels.variants import Variant, choose
 @pytest.mark.parametrize("codec", CODECS)
 @pytest.mark.parametrize(
     ("count", "stored", "lanes"),
-    [(1, 30_000, 128), (2903, 30_000, 128), (2904, 30_000, 32), (10**6, 30_000, 32)]
-    + [(10**6, 65_000, 128), (10**6, 64_000, 32)],
+    [
+        (1, 30_000, 128),
+        (2903, 30_000, 128),
+        (2904, 30_000, 32),
+        (10**6, 30_000, 32),
+        (10**6, 65_000, 128),
+        (10**6, 64_000, 32),
+    ],
 )
 def test_blocks_for_few_chunks_and_for_those_that_are_hardly_compressed(
     codec, count, stored, lanes

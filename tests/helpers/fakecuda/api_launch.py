@@ -43,8 +43,8 @@ def _launch(cuda: FakeDriver, function: int, shape: tuple[int, ...], rest: tuple
     stream = cuda.scheduler.stream(handle, cuda.current)
     if kernel.functions.get(stream.context.handle) != function != kernel.handle:
         raise CudaError(Code.INVALID_HANDLE, "function and stream of different contexts")
-    # Not at loading only: a test may have chosen another device since.
-    check_architecture(cuda, kernel.library.image)
+    # Not only when the kernel was found: a test may have chosen another device since.
+    check_architecture(cuda, kernel.image)
     _check_shape(kernel, shape, shared)
     values = _values(kernel, parameters)
     if extra or not is_known(kernel.entry) or not shape[1:3] == shape[4:6] == (1, 1):

@@ -1,4 +1,9 @@
-"""Loading machine code and finding kernels in it."""
+"""Loading machine code and finding kernels in it.
+
+Libraries and kernels belong to the process: what asks for no function goes on after a fault. And
+loading is lazy, as it is by default (CUDA_MODULE_LOADING): only damaged cubins are refused at once.
+Code for another GPU is refused when somebody asks for a kernel.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +17,7 @@ from tests.helpers.fakecuda.cubin import read_image
 if TYPE_CHECKING:
     from tests.helpers.fakecuda.cubin import Image
     from tests.helpers.fakecuda.driver import FakeDriver
+    from tests.helpers.fakecuda.libraries import Library
 
 #: Forms of code that a driver loads besides cubins, by how they start.
 _OTHER_FORMS = {b"//": "PTX", b".v": "PTX", b"\n.": "PTX", b"\x50\xed": "fat binaries"}
@@ -21,6 +27,7 @@ _OTHER_FORMS = {b"//": "PTX", b".v": "PTX", b"\n.": "PTX", b"\x50\xed": "fat bin
     "cuLibraryLoadData",
     *(POINTER, POINTER, POINTER, POINTER, U32, POINTER, POINTER, U32),
     since=12000,
+    survives=True,
 )
 def library_load_data(
     cuda: FakeDriver,
@@ -39,9 +46,14 @@ def library_load_data(
     form = _OTHER_FORMS.get(ctypes.string_at(code, 2))
     if form:
         raise CudaError(cuda.recorder.not_modelled(f"cuLibraryLoadData of {form}"))
-    image = read_image(code)
-    check_architecture(cuda, image)
-    put(HANDLE, out, cuda.libraries.load(image).handle)
+    put(HANDLE, out, cuda.libraries.load(read_image(code)).handle)
+
+
+def _usable_image(cuda: FakeDriver, library: Library) -> Image:
+    if library.image is None:
+        raise CudaError(cuda.recorder.not_modelled("kernels of what is no machine code"))
+    check_architecture(cuda, library.image)
+    return library.image
 
 
 def check_architecture(cuda: FakeDriver, image: Image) -> None:
@@ -52,32 +64,33 @@ def check_architecture(cuda: FakeDriver, image: Image) -> None:
         raise CudaError(Code.NO_BINARY_FOR_GPU, text)
 
 
-@driver_call("cuLibraryUnload", HANDLE, since=12000)
+@driver_call("cuLibraryUnload", HANDLE, since=12000, survives=True)
 def library_unload(cuda: FakeDriver, handle: int) -> None:
     cuda.libraries.unload(cuda.libraries.library(handle))
 
 
-@driver_call("cuLibraryGetKernel", POINTER, HANDLE, POINTER, since=12000)
+@driver_call("cuLibraryGetKernel", POINTER, HANDLE, POINTER, since=12000, survives=True)
 def library_get_kernel(cuda: FakeDriver, out: int, handle: int, name: int) -> None:
     library = cuda.libraries.library(handle)
     _require(out and name, "a null pointer")
     text = ctypes.string_at(name).decode(errors="replace")
-    put(HANDLE, out, cuda.libraries.find(library, text).handle)
+    put(HANDLE, out, cuda.libraries.find(library, _usable_image(cuda, library), text).handle)
 
 
-@driver_call("cuLibraryGetKernelCount", POINTER, HANDLE, since=12040)
+@driver_call("cuLibraryGetKernelCount", POINTER, HANDLE, since=12040, survives=True)
 def library_get_kernel_count(cuda: FakeDriver, out: int, handle: int) -> None:
-    put(U32, out, len(cuda.libraries.library(handle).image.entries))
+    put(U32, out, len(_usable_image(cuda, cuda.libraries.library(handle)).entries))
 
 
-@driver_call("cuLibraryEnumerateKernels", POINTER, U32, HANDLE, since=12040)
+@driver_call("cuLibraryEnumerateKernels", POINTER, U32, HANDLE, since=12040, survives=True)
 def library_enumerate_kernels(cuda: FakeDriver, out: int, count: int, handle: int) -> None:
     library = cuda.libraries.library(handle)
-    for index, name in enumerate(list(library.image.entries)[:count]):
-        put(HANDLE, out, cuda.libraries.find(library, name).handle, index)
+    image = _usable_image(cuda, library)
+    for index, name in enumerate(list(image.entries)[:count]):
+        put(HANDLE, out, cuda.libraries.find(library, image, name).handle, index)
 
 
-@driver_call("cuKernelGetLibrary", POINTER, HANDLE, since=12050)
+@driver_call("cuKernelGetLibrary", POINTER, HANDLE, since=12050, survives=True)
 def kernel_get_library(cuda: FakeDriver, out: int, handle: int) -> None:
     put(HANDLE, out, cuda.libraries.kernel(handle).library.handle)
 
@@ -89,7 +102,7 @@ def kernel_get_function(cuda: FakeDriver, out: int, handle: int) -> None:
 
 
 @driver_call("cuFuncGetName", POINTER, HANDLE, since=12030)
-@driver_call("cuKernelGetName", POINTER, HANDLE, since=12030)
+@driver_call("cuKernelGetName", POINTER, HANDLE, since=12030, survives=True)
 def kernel_get_name(cuda: FakeDriver, out: int, handle: int) -> None:
     put(POINTER, out, ctypes.addressof(cuda.libraries.kernel(handle).text))
 

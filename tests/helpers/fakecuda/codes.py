@@ -123,7 +123,7 @@ class PointerAttribute(enum.IntEnum):
 
 
 class FunctionAttribute(enum.IntEnum):
-    """``CUfunction_attribute``: those that do not ask for clusters of blocks."""
+    """``CUfunction_attribute``."""
 
     MAX_THREADS_PER_BLOCK = 0
     SHARED_SIZE_BYTES = 1
@@ -135,6 +135,12 @@ class FunctionAttribute(enum.IntEnum):
     CACHE_MODE_CA = 7
     MAX_DYNAMIC_SHARED_SIZE_BYTES = 8
     PREFERRED_SHARED_MEMORY_CARVEOUT = 9
+    CLUSTER_SIZE_MUST_BE_SET = 10
+    REQUIRED_CLUSTER_WIDTH = 11
+    REQUIRED_CLUSTER_HEIGHT = 12
+    REQUIRED_CLUSTER_DEPTH = 13
+    NON_PORTABLE_CLUSTER_SIZE_ALLOWED = 14
+    CLUSTER_SCHEDULING_POLICY_PREFERENCE = 15
 
 
 class PoolAttribute(enum.IntEnum):

@@ -70,16 +70,24 @@ class Image:
         return self.architecture[0] == capability[0] and self.architecture[1] <= capability[1]
 
 
-def read_image(address: int) -> Image:
+def read_image(address: int) -> Image | None:
     """Read the cubin at an address of the process's memory, which does not tell its length.
+
+    Returns
+    -------
+    Image or None
+        None where there is no ELF file for a GPU: a driver looks at anything else only when
+        somebody asks for a kernel.
 
     Raises
     ------
     CudaError
-        If there is none, or a damaged one.
+        If the cubin is damaged.
     """
     if ctypes.string_at(address, len(_MAGIC)) != _MAGIC:
-        raise CudaError(Code.INVALID_IMAGE, "no ELF file")
+        return None
+    if _HEADER.unpack(ctypes.string_at(address, _HEADER.size))[2] != _MACHINE:
+        return None
     try:
         return _Elf(address).image()
     except (struct.error, IndexError, ValueError) as error:
@@ -92,8 +100,6 @@ class _Elf:
     def __init__(self, address: int) -> None:
         header = _HEADER.unpack(ctypes.string_at(address, _HEADER.size))
         self._identity, self._flags = header[0], header[7]
-        if header[2] != _MACHINE:
-            raise CudaError(Code.INVALID_IMAGE, f"an ELF file for machine {header[2]}")
         table, count, names = header[6], header[12], header[13]
         if table > _LARGEST:
             raise ValueError("section headers out of reach")

@@ -8,7 +8,6 @@ before: the arrays, and of each operation its source, its slot and its word.
 from __future__ import annotations
 
 import ctypes
-import functools
 import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
@@ -149,7 +148,8 @@ class Launch:
 
     def _run_alone(self, rows: Rows, chosen: Chosen, status: int) -> None:
         """Run the same source with one lane for each operation."""
-        self._call(_alone(), f"{self._codec}_1", (rows.size, 1), rows, chosen, status)
+        library = lanes.shared_library(build=build.NATIVE)
+        self._call(library, f"{self._codec}_1", (rows.size, 1), rows, chosen, status)
 
     def _call(
         self,
@@ -167,14 +167,3 @@ class Launch:
         arguments = (params.ctypes.data, rows.size, status)
         if library.lanes_launch_grid(kernel.encode(), *shape, *arguments):
             self._fault(Code.LAUNCH_FAILED, library.lanes_error().decode())
-
-
-@functools.cache
-def _alone() -> ctypes.CDLL:
-    """Return the kernels of width 1, where no lane waits for another."""
-    how = build.Build(("alone.cpp",), defines=("-DLANES_WIDTH1",))
-    path = build._linked(how, ("library.cpp",), build.KERNELS, ("-shared", "-Wl,-Bsymbolic"))
-    library = ctypes.CDLL(str(path))
-    library.lanes_launch_grid.argtypes = lanes.shared_library().lanes_launch_grid.argtypes
-    library.lanes_error.restype = ctypes.c_char_p
-    return library

@@ -23,10 +23,16 @@ _MOST_THREADS = 1024
 
 @dataclass(eq=False)
 class Library:
-    """An image that was loaded, and those of its kernels that somebody asked for."""
+    """What was loaded, and those of its kernels that somebody asked for.
+
+    Attributes
+    ----------
+    image : Image or None
+        None for what is no machine code of a GPU.
+    """
 
     handle: int
-    image: Image
+    image: Image | None
     kernels: dict[str, Kernel] = field(default_factory=dict)
 
 
@@ -44,6 +50,7 @@ class Kernel:
 
     handle: int
     entry: Entry
+    image: Image
     library: Library
     text: ctypes.Array[ctypes.c_char]
     functions: dict[int, int] = field(default_factory=dict)
@@ -63,8 +70,8 @@ class Libraries:
         self._kernels: dict[int, Kernel] = {}
         self._gone: dict[int, str] = {}
 
-    def load(self, image: Image) -> Library:
-        """Enter an image."""
+    def load(self, image: Image | None) -> Library:
+        """Enter what was loaded."""
         made = Library(self._new_handle(), image)
         self._libraries[made.handle] = made
         return made
@@ -87,22 +94,29 @@ class Libraries:
         """Return the library of a handle."""
         return self._libraries.get(handle) or self._unknown("library", handle)
 
-    def find(self, library: Library, name: str) -> Kernel:
-        """Return a kernel by its name."""
+    def find(self, library: Library, image: Image, name: str) -> Kernel:
+        """Return a kernel of a library, whose image is given, by its name."""
         known = library.kernels.get(name)
         if known is not None:
             return known
-        entry = library.image.entries.get(name)
+        entry = image.entries.get(name)
         if entry is None:
-            raise CudaError(Code.NOT_FOUND, f"{name!r} is none of {list(library.image.entries)}")
+            raise CudaError(Code.NOT_FOUND, f"{name!r} is none of {list(image.entries)}")
         text = ctypes.create_string_buffer(name.encode())
-        made = Kernel(self._new_handle(), entry, library, text)
+        made = Kernel(self._new_handle(), entry, image, library, text)
         library.kernels[name] = self._kernels[made.handle] = made
         return made
 
     def kernel(self, handle: int) -> Kernel:
         """Return the kernel of a handle, which may be a function's."""
         return self._kernels.get(handle) or self._unknown("kernel", handle)
+
+    def kernel_of(self, function: int) -> Kernel:
+        """Return the kernel of a function's handle; a kernel's own is refused."""
+        kernel = self.kernel(function)
+        if kernel.handle == function:
+            raise CudaError(Code.INVALID_HANDLE, f"{kernel.entry.name}: a kernel, no function")
+        return kernel
 
     def function(self, kernel: Kernel, context: Context) -> int:
         """Return the handle of a kernel's function in a context."""

@@ -67,6 +67,8 @@ RACES = Build(("fibers.cpp",), ("-fsanitize=thread",), ("-DLANES_TSAN",))
 EXACT = Build(("fibers.cpp", "exact.cpp"), _CHECKED)
 #: Warps without sanitizers.
 PLAIN = Build(("fibers.cpp",))
+#: One lane at native speed without sanitizers: only kernels of width 1.
+NATIVE = Build(("alone.cpp",), defines=("-DLANES_WIDTH1",))
 
 
 class BuildError(RuntimeError):
@@ -113,14 +115,14 @@ def program(
 
 
 @cache
-def shared_library(kernels: Path = KERNELS) -> ctypes.CDLL:
+def shared_library(kernels: Path = KERNELS, *, build: Build = PLAIN) -> ctypes.CDLL:
     """Return a library that launches kernels, for doubles of the driver.
 
     It has ``int lanes_launch(kernel, params, count, status)``, which launches a kernel by its name
     as the SM engine does; ``int lanes_launch_grid(kernel, grid, block, params, count, status)``,
     which takes the launch's shape too; both return 0, or -1 where ``lanes_error()`` says why.
     """
-    path = _linked(PLAIN, ("library.cpp",), kernels, ("-shared", "-Wl,-Bsymbolic"))
+    path = _linked(build, ("library.cpp",), kernels, ("-shared", "-Wl,-Bsymbolic"))
     library = ctypes.CDLL(str(path))
     arrays = (ctypes.c_void_p, ctypes.c_uint, ctypes.c_void_p)
     library.lanes_launch.argtypes = (ctypes.c_char_p, *arrays)
