@@ -34,7 +34,7 @@ PARAMS_DTYPE = np.dtype(
 #: ``CUmemDecompressAlgorithm`` bits of the codecs that the driver knows.
 DRIVER_CODECS = {Codec.DEFLATE: 1, Codec.SNAPPY: 2, Codec.LZ4: 4}
 #: The `algo` of every codec that decodes in a batch.
-ALGORITHMS = {**DRIVER_CODECS, Codec.RAW: 256, Codec.ZSTD: 257}
+ALGORITHMS = {**DRIVER_CODECS, Codec.RAW: 256, Codec.ZSTD: 257, Codec.GDEFLATE: 258}
 
 _CODES = np.zeros(max(Codec) + 1, np.int32)
 for _codec, _code in ALGORITHMS.items():

@@ -30,6 +30,9 @@ class Codec(IntEnum):
     LZ4 = 3  #: a raw LZ4 block
     ZSTD = 4  #: one Zstandard frame (RFC 8878)
     GZIP = 5  #: one or more whole gzip members (RFC 1952) whose ends only decoding finds; host only
+    #: Microsoft DirectStorage's and NVIDIA's GDeflate, a DEFLATE stream laid out for 32 lanes;
+    #: nvCOMP only
+    GDEFLATE = 6
 
 
 class Checksum(IntEnum):

@@ -6,18 +6,23 @@ when a file needs them.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, NoReturn
 
 from gpuload.chunks import Codec
 from gpuload.codecs import deflate, gzip, lz4, snappy, zstd
 from gpuload.codecs.base import Bytes, CorruptChunkError, Decoder, StreamDecoder
+from gpuload.errors import UnsupportedCodecError
 
 if TYPE_CHECKING:
     from gpuload.chunks import ChunkTable
     from gpuload.options import Options
     from gpuload.sources import Source
 
-__all__ = ["CorruptChunkError", "decoders", "libraries", "stream_decoder"]
+__all__ = ["MISSING", "CorruptChunkError", "decoders", "libraries", "stream_decoder"]
+
+#: Codecs that the host has no decoder for, and what to say where it is asked for one.
+MISSING = {Codec.GDEFLATE: "the host has no decoder for GDeflate: only nvCOMP decodes it"}
 
 #: (what, distribution, what gpuload takes it for)
 _LIBRARIES = [
@@ -35,6 +40,8 @@ _LIBRARIES = [
 def decoders(options: Options, *, vouched: bool) -> dict[int, Decoder]:
     """Return the decoder of every codec whose payloads decode into a slot.
 
+    Those of `MISSING` fail every payload, and say why.
+
     Parameters
     ----------
     options : Options
@@ -49,18 +56,28 @@ def decoders(options: Options, *, vouched: bool) -> dict[int, Decoder]:
         Codec.SNAPPY: snappy.decode,
         Codec.DEFLATE: deflate.decode,
         Codec.ZSTD: zstd.decoder(options.dictionary, verify=bool(options.verify)),
+        **{codec: partial(_fail, reason) for codec, reason in MISSING.items()},
     }
 
 
 def stream_decoder(
     source: Source, rows: ChunkTable, options: Options, *, vouched: bool
 ) -> StreamDecoder:
-    """Return the decoder of rows that are decoded piece by piece: a chain, or one long row."""
+    """Return the decoder of rows that are decoded piece by piece: a chain, or one long row.
+
+    Raises
+    ------
+    UnsupportedCodecError
+        If their codec is one of `MISSING`.
+    """
+    codec, offset = Codec(rows["codec"][0]), int(rows["offset"][0])
+    if codec in MISSING:
+        raise UnsupportedCodecError(MISSING[codec], source=source.name, offset=offset)
     kinds: dict[Codec, type[StreamDecoder]] = {
         Codec.GZIP: gzip.GzipDecoder,
         Codec.ZSTD: zstd.FrameDecoder,
     }
-    kind = kinds.get(Codec(rows["codec"][0]), lz4.ChainDecoder)
+    kind = kinds.get(codec, lz4.ChainDecoder)
     return kind(source, rows, options, vouched=vouched)
 
 
@@ -77,6 +94,10 @@ def _version(distribution: str) -> str | None:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _fail(reason: str, _stored: Bytes, _slot: Bytes) -> NoReturn:
+    raise CorruptChunkError(reason)
 
 
 def _copy(stored: Bytes, slot: Bytes) -> int:

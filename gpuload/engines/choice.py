@@ -6,6 +6,7 @@ measured (`gpuload.engines.rates`): hardware, sm, nvcomp, host.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,10 @@ import numpy as np
 
 from gpuload import driver
 from gpuload.chunks import Codec
+from gpuload.codecs import MISSING
 from gpuload.engines import rates
 from gpuload.engines.refusals import hardware_refusals, sm_refusals
-from gpuload.errors import EngineUnavailableError
+from gpuload.errors import EngineUnavailableError, UnsupportedCodecError
 from gpuload.options import ENGINES
 
 if TYPE_CHECKING:
@@ -91,6 +93,8 @@ def choose(
     ------
     EngineUnavailableError
         If an engine is asked for by name that cannot decode anything here.
+    UnsupportedCodecError
+        If there are rows that nobody here can decode.
     """
     choosing = _Choosing(chunks, options, device_id, dict(broken or {}))
     for engine in DEVICE_ENGINES:
@@ -99,6 +103,7 @@ def choose(
     if named in DEVICE_ENGINES and chunks.size and (choosing.engines == HOST).all():
         reason = choosing.passed_over[named]
         raise EngineUnavailableError(f"the {named} engine cannot decode this: {reason}")
+    choosing.check_host()
     return Choice(choosing.engines, choosing.passed_over, choosing.seconds)
 
 
@@ -182,6 +187,13 @@ class _Choosing:
         if reason:
             self.passed_over[engine] = reason
 
+    def check_host(self) -> None:
+        """Raise UnsupportedCodecError if the host cannot decode rows that are left to it."""
+        left = self.chunks["codec"][self.engines == HOST]
+        for codec, reason in MISSING.items():
+            if (left == codec).any():
+                raise UnsupportedCodecError(f"{reason}, and not here: {self.passed_over['nvcomp']}")
+
     def _unavailable(self, engine: str) -> str:
         return self.broken.get(engine) or unavailable(engine, self.options, self.device_id)
 
@@ -248,7 +260,9 @@ def _too_slow(work: Work, times: str, *, few: bool) -> str:
 
 
 def time_text(seconds: float) -> str:
-    """Return a time for people, such as ``0.85 ms``."""
+    """Return a time for people, such as ``0.85 ms``; an infinite one is "never"."""
+    if math.isinf(seconds):
+        return "never"
     value, unit = (seconds, "s") if seconds >= 1 else (seconds * 1e3, "ms")
     return f"{value:.2g} {unit}" if value < 10 else f"{value:.0f} {unit}"
 

@@ -1,4 +1,4 @@
-"""The host engine: CPU threads and well-kept libraries, for every codec.
+"""The host engine: CPU threads and well-kept libraries, for every codec that has one.
 
 A task is a range of chunks, decoded one after the other straight into their slots; the libraries
 release the GIL, so that tasks run side by side.
@@ -59,7 +59,8 @@ class HostEngine(Engine[HostBatch]):
         """See `Engine.refusals`."""
         return {
             "chained to the chunk before": rows["chained"],
-            "one serial stream": ~np.isin(rows["codec"], list(self._decoders)),
+            "one serial stream": rows["codec"] == Codec.GZIP,
+            **{reason: rows["codec"] == codec for codec, reason in codecs.MISSING.items()},
         }
 
     def submit(self, batch: HostBatch) -> Submission:

@@ -1,8 +1,8 @@
 """The declarations of nvCOMP's low-level C API: statuses, structures, names and limits.
 
-They follow the headers that NVIDIA ships with the library (nvcomp/shared_types.h, deflate.h, lz4.h,
-snappy.h, zstd.h). From 5.1 to 6.0 they differ in one call: the one that asks for the size of the
-temporary memory was renamed in 6.0, and takes the stream since.
+They follow the headers that NVIDIA ships with the library (nvcomp/shared_types.h, deflate.h,
+gdeflate.h, lz4.h, snappy.h, zstd.h). From 5.1 to 6.0 they differ in one call: the one that asks for
+the size of the temporary memory was renamed in 6.0, and takes the stream since.
 """
 
 from __future__ import annotations
@@ -70,12 +70,13 @@ class Method(NamedTuple):
     limit: int
 
 
-#: What nvCOMP decodes; a codec that it has besides (such as "Gdeflate") is one more line.
+#: What nvCOMP decodes; a codec that it has besides is one more line.
 METHODS = {
     Codec.DEFLATE: Method("Deflate", 2**32 - 1),
     Codec.SNAPPY: Method("Snappy", 2**31 - 1),
     Codec.LZ4: Method("LZ4", 2**32 - 1),
     Codec.ZSTD: Method("Zstd", 2**31 - 1),
+    Codec.GDEFLATE: Method("Gdeflate", 2**32 + 288),
 }
 
 

@@ -24,6 +24,7 @@ link
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -71,6 +72,7 @@ DEVICE_RATES: dict[str, dict[int, Rate]] = {
         Codec.SNAPPY: Rate(219e9, _ALONE),
         Codec.DEFLATE: Rate(48e9, 4 * _ALONE),
         Codec.ZSTD: Rate(109e9, 4 * _ALONE),
+        Codec.GDEFLATE: Rate(93e9, 4 * _ALONE),
     },
 }
 
@@ -93,6 +95,7 @@ class HostRate:
     large: float
 
 
+#: Of the codecs that the host decodes.
 HOST_RATES: dict[int, HostRate] = {
     Codec.RAW: HostRate(10e9, 10e9, 20e9),
     Codec.LZ4: HostRate(1.3e9, 2.1e9, 4e9),
@@ -149,8 +152,13 @@ def saturated_seconds(engine: str, work: Work) -> float:
 
 
 def host_seconds(work: Work, threads: int) -> float:
-    """Return about how long the host takes to decode chunks and to copy them to a device."""
-    rate = HOST_RATES[work.codec]
+    """Return about how long the host takes to decode chunks and to copy them to a device.
+
+    It is infinite for a codec that the host does not decode.
+    """
+    rate = HOST_RATES.get(work.codec)
+    if rate is None:
+        return math.inf
     pieces = max(1, min(work.count, work.raw // HOST_PIECE))
     most = rate.small if work.raw < SMALL_CHUNK * work.count else rate.large
     decoding = work.raw / min(rate.one * min(threads, pieces), most)

@@ -16,6 +16,7 @@ from gpuload.codecs.base import PIECE, CorruptChunkError, check, gather
 from gpuload.codecs.gzip import GzipDecoder
 from gpuload.codecs.lz4 import ChainDecoder
 from gpuload.codecs.zstd import FrameDecoder
+from gpuload.errors import UnsupportedCodecError
 from gpuload.options import Options
 from gpuload.sources import BytesSource
 from tests.helpers.payloads import encode, lay_out
@@ -63,6 +64,17 @@ def test_check():
 def test_every_codec_that_decodes_into_slots_has_a_decoder(vouched):
     table = decoders(Options(), vouched=vouched)
     assert set(table) == set(Codec) - {Codec.GZIP}
+
+
+def test_codecs_that_the_host_does_not_decode():
+    reason = "the host has no decoder for GDeflate: only nvCOMP decodes it"
+    decode = decoders(Options(), vouched=True)[Codec.GDEFLATE]
+    with pytest.raises(CorruptChunkError) as caught:
+        decode(np.zeros(3, np.uint8), np.zeros(3, np.uint8))
+    assert caught.value.reason == reason
+    rows = lay_out([encode(Codec.GDEFLATE, b"abc")] * 2).rows
+    with pytest.raises(UnsupportedCodecError, match=rf"^a.gd: byte {rows['offset'][0]}: {reason}$"):
+        stream_decoder(BytesSource(b"", "a.gd"), rows, Options(), vouched=True)
 
 
 def test_raw_payload_larger_than_its_slot():

@@ -23,14 +23,15 @@ from tests.helpers.fakecuda import Code
 from tests.helpers.fakenvcomp import FakeNvcomp
 from tests.helpers.payloads import encode, lay_out, sample
 
-CODECS = (Codec.DEFLATE, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
-METHODS = {Codec.DEFLATE: "Deflate", Codec.SNAPPY: "Snappy", Codec.LZ4: "LZ4", Codec.ZSTD: "Zstd"}
+CODECS = (Codec.DEFLATE, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD, Codec.GDEFLATE)
+METHODS = dict(zip(CODECS, ("Deflate", "Snappy", "LZ4", "Zstd", "Gdeflate"), strict=True))
 UNTOUCHED = 0x5A5A5A5A
 DAMAGED = {
     Codec.DEFLATE: b"\x07\x00\x00",  # RFC 1951, section 3.2.3: block type 11 is reserved
     Codec.SNAPPY: b"\x01\x01",  # a copy from before the first byte
     Codec.LZ4: b"\x00\x01\x00\x10a",  # a match from before the first byte
     Codec.ZSTD: b"\x28\xb5\x2f\xfd\x00\x00",  # a frame that ends in its header
+    Codec.GDEFLATE: b"any bytes",  # the double takes only its stand-in
 }
 
 
@@ -67,7 +68,9 @@ def decode(bench, engine, payloads, bad=(), **starts):
 def mixed(*sizes):
     """Return rows of all codecs and of none, in turn."""
     codecs = [Codec.RAW, *CODECS]
-    return [encode(codecs[n % 5], sample("text", size, n)) for n, size in enumerate(sizes)]
+    return [
+        encode(codecs[n % len(codecs)], sample("text", size, n)) for n, size in enumerate(sizes)
+    ]
 
 
 class TestNvcompEngine(EngineTests):
@@ -128,12 +131,13 @@ def test_submitting_does_not_wait(cuda, fake, bench):
 
 
 def test_one_call_for_each_codec(fake, bench, engine):
-    decode(bench, engine, mixed(*range(1, 101)))
+    decode(bench, engine, mixed(*range(1, 121)))
     assert [(method, count) for method, count, _ in fake.calls] == [
         ("Deflate", 20),
         ("Snappy", 20),
         ("LZ4", 20),
         ("Zstd", 20),
+        ("Gdeflate", 20),
     ]
 
 
@@ -300,7 +304,7 @@ def test_a_status_is_the_rows_failure(bench, engine, codec):
     assert outcome.code == 0
 
 
-@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4, Codec.ZSTD])
+@pytest.mark.parametrize("codec", [Codec.SNAPPY, Codec.LZ4, Codec.ZSTD, Codec.GDEFLATE])
 def test_a_size_that_disagrees_is_the_rows_failure(bench, engine, codec):
     payloads = [encode(codec, sample("text", 1000 + n)) for n in range(9)]
     payloads[4] = replace(payloads[4], slot=1500)

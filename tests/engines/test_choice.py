@@ -16,7 +16,7 @@ from gpuload.driver import Capabilities
 from gpuload.engines import nvcomp_library
 from gpuload.engines.choice import HARDWARE, HOST, NVCOMP, SM, choose, unavailable
 from gpuload.engines.refusals import hardware_refusals, sm_refusals
-from gpuload.errors import DriverError, EngineUnavailableError
+from gpuload.errors import DriverError, EngineUnavailableError, UnsupportedCodecError
 from gpuload.kernels import compiler
 from gpuload.options import ENGINES, Options
 
@@ -36,7 +36,6 @@ ENGINE = Capabilities(
     total_memory=180 << 30,
     multiprocessors=148,
 )
-ALL = [codec for codec in Codec if codec != Codec.GZIP]
 DRIVER_CODECS = {Codec.DEFLATE: 1, Codec.SNAPPY: 2, Codec.LZ4: 4}
 
 
@@ -171,6 +170,43 @@ def test_codecs_that_no_engine_has(device):
     names, reason = chosen(rows(codec=Codec.ZSTD))
     assert names == ["host"] * 3
     assert reason == "the codec's bit is missing in the device's algorithm mask (0x7)"
+
+
+@pytest.mark.parametrize(
+    ("machine", "options", "reason"),
+    [
+        ({}, {"trusted": True}, "no nvCOMP"),
+        ({"no_nvcomp": ""}, {}, "it may be given valid input only, and nobody says that this is"),
+        ({"no_nvcomp": ""}, {"engine": "host"}, "the host engine was asked for"),
+        ({"no_nvcomp": ""}, {"trusted": False}, "it has no bounds of its own, and the input is"),
+    ],
+)
+@pytest.mark.parametrize("codecs", [[Codec.GDEFLATE] * 3, [Codec.LZ4, Codec.GDEFLATE, Codec.RAW]])
+def test_codecs_that_the_host_lacks_too(device, codecs, machine, options, reason):
+    """They are not sent to the host."""
+    device(**machine)
+    said = "^the host has no decoder for GDeflate: only nvCOMP decodes it, and not here: "
+    with pytest.raises(UnsupportedCodecError, match=said + reason):
+        chosen(rows(codec=codecs), **options)
+
+
+def test_codecs_that_the_host_lacks_to_host_memory(device):
+    reason = "and not here: the bytes are wanted in host memory, and no device was named$"
+    with pytest.raises(UnsupportedCodecError, match=reason):
+        chosen(rows(codec=Codec.GDEFLATE), None)
+
+
+@pytest.mark.parametrize(
+    ("engine", "reason"),
+    [
+        ("hardware", "the codec's bit is missing in the device's algorithm mask (0x7)"),
+        ("sm", "there is no kernel for the codec"),
+    ],
+)
+def test_codecs_that_the_host_lacks_for_others_by_name(device, engine, reason):
+    with pytest.raises(EngineUnavailableError) as caught:
+        chosen(rows(codec=Codec.GDEFLATE), engine=engine)
+    assert str(caught.value) == f"the {engine} engine cannot decode this: {reason}"
 
 
 def test_serial_streams(device):
@@ -373,7 +409,7 @@ def test_engines_that_were_found_not_to_run(device):
 
 
 def test_refusals_are_masks_of_all_rows(device):
-    table = rows(1000, codec=np.resize(ALL, 1000))
+    table = rows(1000, codec=np.resize(list(Codec), 1000))
     refused = hardware_refusals(table, ENGINE)
     assert all(mask.shape == (1000,) and mask.dtype == np.bool_ for mask in refused.values())
     assert all(reason and reason == reason.strip() for reason in refused)

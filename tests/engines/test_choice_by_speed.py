@@ -12,6 +12,7 @@ from gpuload.engines import nvcomp_library, nvcomp_refusals, rates
 from gpuload.engines.choice import choose, time_text
 from gpuload.kernels import compiler
 from gpuload.options import ENGINES, Options
+from tests.engines.engine_tests import HOST_CODECS
 from tests.engines.test_choice import ENGINE
 
 KIB = 1 << 10
@@ -137,6 +138,16 @@ def test_nvcomp_where_there_is_no_kernel(nvcomp):
     assert found.passed_over["nvcomp"].startswith("2 chunks are too few to pay for a launch (")
 
 
+@pytest.mark.parametrize("count", [1, 4096])
+def test_nvcomp_where_there_is_no_decoder_on_the_host(nvcomp, count):
+    """Nothing is too few for it, and uncompressed chunks go with the others."""
+    codecs = [Codec.GDEFLATE] * count + [Codec.RAW]
+    assert names(rows(count + 1, codec=codecs), trusted=True) == ["nvcomp"]
+    seconds = choice(rows(count + 1, codec=codecs), trusted=True).seconds
+    assert set(seconds) == {"nvcomp", "host"}
+    assert time_text(seconds["host"]) == "never"
+
+
 def test_the_kernels_before_nvcomp_where_they_are_faster(nvcomp):
     assert names(rows(4096), trusted=True) == ["sm"]
 
@@ -155,7 +166,8 @@ def test_every_codec_that_an_engine_takes_has_a_rate():
 
     assert set(KERNELS) == set(rates.DEVICE_RATES["sm"])
     assert {Codec.RAW, *METHODS} == set(rates.DEVICE_RATES["nvcomp"])
-    assert set(Codec) == set(rates.HOST_RATES)
+    assert {*HOST_CODECS, Codec.GZIP} == set(rates.HOST_RATES)
+    assert set(Codec) == {*rates.HOST_RATES, *rates.DEVICE_RATES["nvcomp"]}
 
 
 def test_rates_agree_with_what_was_measured():

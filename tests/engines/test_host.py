@@ -23,6 +23,15 @@ class TestHostEngine(EngineTests):
     def make_engine(self, options):
         return HostEngine(options)
 
+    def test_refuses_what_only_nvcomp_decodes(self, engine):
+        payloads = [encode(codec, b"some bytes") for codec in (Codec.LZ4, Codec.GDEFLATE)]
+        reason = "the host has no decoder for GDeflate: only nvCOMP decodes it"
+        refused = engine().refusals(lay_out(payloads).rows)
+        assert {why: mask.tolist() for why, mask in refused.items() if mask.any()} == {
+            reason: [False, True]
+        }
+        assert self.decode(engine(), payloads, {1}).reasons == {1: reason}
+
     # Rows larger and smaller than a task, so that tasks start at every kind of place.
     @pytest.mark.parametrize("threads", [1, 2, 7])
     def test_any_number_of_threads(self, engine, threads):

@@ -258,7 +258,13 @@ def test_nothing_is_stored():
 @pytest.mark.parametrize("side", ["stored_size", "raw_size"])
 @pytest.mark.parametrize(
     ("codec", "limit"),
-    [(Codec.DEFLATE, 2**32), (Codec.LZ4, 2**32), (Codec.SNAPPY, 2**31), (Codec.ZSTD, 2**31)],
+    [
+        (Codec.DEFLATE, 2**32),
+        (Codec.GDEFLATE, 2**32 + 289),
+        (Codec.LZ4, 2**32),
+        (Codec.SNAPPY, 2**31),
+        (Codec.ZSTD, 2**31),
+    ],
 )
 def test_the_largest_chunks(codec, limit, side):
     """nvcomp<method>DecompressionMaxAllowedChunkSize is one less; a Snappy preamble counts."""
@@ -390,7 +396,7 @@ def test_slots_at_addresses_that_nvcomp_can_not_write():
 def test_every_method_has_a_line_of_its_own():
     """A codec that nvCOMP decodes besides takes a name and a limit, no code."""
     names = {method.name for method in METHODS.values()}
-    assert names == {"Deflate", "Snappy", "LZ4", "Zstd"}
+    assert names == {"Deflate", "Snappy", "LZ4", "Zstd", "Gdeflate"}
     sources = Path(nvcomp_library.__file__).parent.glob("nvcomp*.py")
     spelt = [path.name for path in sources if '"Deflate"' in path.read_text()]
     assert spelt == ["nvcomp_abi.py"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 
@@ -11,13 +12,15 @@ import pytest
 from gpuload import driver
 from gpuload.chunks import Codec, make_table
 from gpuload.engines.base import DeviceBatch, Status
+from gpuload.engines.nvcomp_abi import Options
 from tests.engines.engine_tests import SOME_BYTES, EngineTests, Result, check
 from tests.helpers.device_loads import hang_ends_the_process
-from tests.helpers.payloads import encode, lay_out, sample
+from tests.helpers.payloads import KINDS, Payload, encode, lay_out, sample
 
 pytestmark = pytest.mark.gpu
 
 DEVICE = 0
+#: What there are encoders for on the host; GDeflate has tests of its own.
 CODECS = (Codec.DEFLATE, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD)
 #: Codecs whose decoders notice damage (nvcomp/lz4.h, snappy.h); for others it is undefined.
 CHECKED = {Codec.SNAPPY: b"\x01\x01", Codec.LZ4: b"\x00\x01\x00\x10a"}
@@ -76,10 +79,15 @@ class Bench:
         self._kept.append(LegacyPinnedMemoryResource().allocate(max(4, 4 * count)))
         return self._kept[-1]
 
-    def start(self, engine, work, source=None):
-        """Submit a batch, and return what waits for it and fetches the destination."""
+    def fetch(self, landing, address):
+        """Fill an array from the device."""
         from gpuload.memory import copy
 
+        copy(landing.ctypes.data, address, landing.size, self.stream)
+        self.stream.sync()
+
+    def start(self, engine, work, source=None):
+        """Submit a batch, and return what waits for it and fetches the destination."""
         out = self.on_device(work.out)
         src = work.src + (source or self.on_device)(work.stored)
         words = self.words(work.rows.size)
@@ -88,8 +96,7 @@ class Bench:
 
         def finish():
             outcome, landing = submission.wait(), np.empty_like(work.out)
-            copy(landing.ctypes.data, out, landing.size, self.stream)
-            self.stream.sync()
+            self.fetch(landing, out)
             return Result(outcome, landing)
 
         return finish
@@ -150,7 +157,8 @@ class TestNvcompEngine(EngineTests):
     def test_refuses_unsupported_codecs(self, engine):
         """As every engine does; Snappy's preamble has to be there, too."""
         rows = make_table(range(len(Codec)), **SOME_BYTES, prefix_size=2, codec=list(Codec))
-        assert self.refused(engine(), rows) == [codec not in self.supported for codec in Codec]
+        supported = {*self.supported, Codec.GDEFLATE}
+        assert self.refused(engine(), rows) == [codec not in supported for codec in Codec]
 
 
 @pytest.mark.parametrize("codec", CODECS)
@@ -224,3 +232,80 @@ def test_submitting_does_not_wait(bench, engine):
     assert not bench.stream.record().is_done
     for submission in waiting:
         assert not submission.wait().reasons
+
+
+# --- GDeflate, which nothing on the host encodes --------------------------------------------------
+
+
+def gdeflate(bench, parts, level=1):
+    """Return payloads that nvCOMP's own compressor makes (gdeflate.h of 5.1 to 6.0)."""
+    from gpuload.engines.nvcomp_library import load
+
+    options, stream = Options(level), int(bench.stream.handle)  # both kinds of options are alike
+    count, most, total = len(parts), max(map(len, parts)), sum(map(len, parts))
+    bound, temp = ctypes.c_size_t(), ctypes.c_size_t()
+    compress("GetMaxOutputChunkSize", most, options, ctypes.byref(bound))
+    words = [count, most, options, ctypes.byref(temp), total]
+    if load().version < (6, 0):
+        compress("GetTempSizeAsync", *words)
+    else:
+        compress("GetTempSize", *words, stream)
+    raw, _ = apart(bench, parts, most)
+    stored, out = apart(bench, [b""] * count, bound.value)
+    scratch = bench.on_device(np.zeros(temp.value, np.uint8))
+    lengths = pinned(bench, [len(part) for part in parts])
+    sizes, statuses = pinned(bench, [0] * count), pinned(bench, [-1] * count)
+    compress(
+        *("Async", pinned(bench, raw), lengths, most, count, scratch, temp.value),
+        *(pinned(bench, stored), sizes, options, statuses, stream),
+    )
+    bench.stream.sync()
+    assert not any((ctypes.c_int * count).from_address(statuses))
+    bench.fetch(out, stored[0])
+    made = zip(parts, stored, (ctypes.c_size_t * count).from_address(sizes), strict=True)
+    return [
+        Payload(Codec.GDEFLATE, part, out[at - stored[0] :][:size].tobytes())
+        for part, at, size in made
+    ]
+
+
+def compress(name, *words):
+    from gpuload.engines.nvcomp_library import load
+
+    call = getattr(load()._library, f"nvcompBatchedGdeflateCompress{name}")
+    words = [ctypes.c_size_t(word) if isinstance(word, int) else word for word in words]
+    assert call(*words) == 0, name
+
+
+def apart(bench, parts, size):
+    """Return addresses on the device for parts of up to `size` bytes, and the bytes there."""
+    stride = -(-size // 16) * 16
+    data = np.frombuffer(b"".join(part.ljust(stride, b"\0") for part in parts), np.uint8).copy()
+    start = bench.on_device(data)
+    return [start + stride * number for number in range(len(parts))], data
+
+
+def pinned(bench, words):
+    return bench.on_host(np.array(words, np.int64).view(np.uint8))
+
+
+@pytest.mark.parametrize("level", [0, 1, 5])
+def test_gdeflate(bench, engine, level):
+    sizes = (1, 15, 100, 4097, 65535, 65536)
+    payloads = gdeflate(bench, [sample(kind, size) for kind in KINDS for size in sizes], level)
+    assert sum(len(payload.stored) for payload in payloads) < sum(p.raw_size for p in payloads)
+    bench.decode(engine, payloads)
+
+
+def test_gdeflate_beside_other_codecs(bench, engine):
+    """In many parts, from any address; a size that the file gets wrong is noticed."""
+    parts = [sample("text", 3000 + n, n) for n in range(200)]
+    payloads = gdeflate(bench, parts)
+    payloads[1::4] = [encode(Codec.RAW, part) for part in parts[1::4]]
+    payloads[2::4] = [encode(Codec.DEFLATE, part) for part in parts[2::4]]
+    payloads[40] = replace(payloads[40], slot=4000)
+    small = make(memory_limit=20_000)
+    starts = [n % 16 for n in range(200)]
+    outcome = bench.decode(small, payloads, {40}, src_starts=starts)
+    assert outcome.reasons == {40: "the engine reports 3040 bytes, the file says 4000"}
+    small.close()

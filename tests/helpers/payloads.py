@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 #: What memory holds that nobody may have written to.
 POISON = 0xCD
 
+#: Instead of a GDeflate stream, for which there is no encoder on the host: this and the raw bytes.
+#: Only the double of nvCOMP takes it, to check how it is called.
+GDEFLATE_STAND_IN = b"no GDeflate:"
+
 #: Kinds of data that `sample` makes.
 KINDS = ("zeros", "text", "noise", "floats", "periodic 3", "periodic 16", "periodic 47")
 
@@ -110,7 +114,10 @@ def sample(kind: str, size: int, seed: int = 0) -> bytes:
 
 
 def encode(codec: Codec, raw: bytes, **settings: Any) -> Payload:
-    """Return a payload made by the reference encoder of `codec` with its own `settings`."""
+    """Return a payload made by the reference encoder of `codec` with its own `settings`.
+
+    Of GDEFLATE it is a stand-in, which only the double of nvCOMP decodes.
+    """
     if codec == Codec.SNAPPY:
         return _split_preamble(raw, bytes(cramjam.snappy.compress_raw(raw)))
     encoders = {
@@ -118,6 +125,7 @@ def encode(codec: Codec, raw: bytes, **settings: Any) -> Payload:
         Codec.DEFLATE: deflate,
         Codec.LZ4: lambda data, **more: lz4.block.compress(data, store_size=False, **more),
         Codec.ZSTD: lambda data, **more: zstandard.ZstdCompressor(**more).compress(data),
+        Codec.GDEFLATE: lambda data: GDEFLATE_STAND_IN + data,
     }
     return Payload(codec, raw, encoders[codec](raw, **settings))
 
