@@ -256,7 +256,7 @@ def _main_codecs(
 
 def _too_slow(work: Work, times: str, *, few: bool) -> str:
     count = "1 chunk is" if work.count == 1 else f"{work.count} chunks are"
-    return f"{count} {'too few to pay for a launch' if few else 'slower there'} ({times})"
+    return f"{count} {'too few to pay for the start' if few else 'slower there'} ({times})"
 
 
 def time_text(seconds: float) -> str:

@@ -18,6 +18,9 @@ nvcomp
 host
     16 cores of an AMD EPYC, Python sources, on 1 to 16 threads
     (tests/benchmarks/results/2026-11-30-h200.txt); RAW and GZIP are estimates.
+start, staging
+    Whole loads to that GPU of 64 KiB to 256 MiB
+    (tests/benchmarks/results/2026-11-30-h200-sm-engine.txt).
 link
     Copies between pinned memory and that GPU, PCI Express 5 x16.
 """
@@ -37,6 +40,12 @@ __all__ = ["Work", "device_seconds", "host_seconds", "measure", "saturated_secon
 
 #: Seconds of a launch and of waiting for it, whatever is launched.
 LAUNCH = 100e-6
+#: Seconds until a load that a device decodes has its streams and memory, beyond what a load that
+#: the host decodes for the same device needs.
+START = 6e-3
+#: New staging memory, in bytes a second, and how much of it a load takes at most before it uses
+#: the same again.
+STAGING, STAGED = 1e9, 32 << 20
 #: Bytes a second between the host and a device.
 LINK = 55e9
 
@@ -141,7 +150,8 @@ def device_seconds(engine: str, work: Work) -> float:
     """Return about how long an engine takes to load chunks to its device."""
     rate = DEVICE_RATES[engine][work.codec]
     alone = work.largest * rate.seconds_per_byte
-    return LAUNCH + alone + saturated_seconds(engine, work)
+    begun = START + min(work.stored, STAGED) / STAGING
+    return begun + LAUNCH + alone + saturated_seconds(engine, work)
 
 
 def saturated_seconds(engine: str, work: Work) -> float:

@@ -11,6 +11,7 @@ import zstandard
 import gpuload
 from gpuload import driver
 from gpuload.device_array import close_pools
+from gpuload.engines import rates
 from tests.helpers.device_loads import compressed, hang_ends_the_process, text
 from tests.helpers.handmade import gzip_member
 
@@ -98,7 +99,7 @@ def test_a_maximum(device_with):
     said = explained(FILES["long LZ4"][0])
     assert said.engine == "hardware, host"
     reason = "longer than the device's maximum of 65536 bytes (1 of 6 chunks)"
-    few = "1 chunk is too few to pay for a launch (13 ms against 0.81 ms on the host)"
+    few = "1 chunk is too few to pay for the start (12 ms against 0.81 ms on the host)"
     assert said.passed_over == passed(reason, few)
 
 
@@ -113,7 +114,7 @@ def test_a_mask(device_with, mask):
             assert said.passed_over == {}
             continue
         assert said.passed_over["hardware"] == f"{BIT} ({mask:#x})"
-        few = "5 chunks are too few to pay for a launch (0.9 ms against 0."
+        few = "5 chunks are too few to pay for the start (6.5 ms against 0."
         assert said.passed_over["sm"].startswith(NO_KERNEL if name == "BGZF" else few)
 
 
@@ -144,13 +145,14 @@ def test_options(options, reasons):
     assert said.passed_over == reasons
 
 
-def test_the_kernels_where_they_are_faster(device_with):
-    """Chunks enough to pay for a launch, on a device without a decompression engine."""
+def test_the_kernels_where_they_are_faster(device_with, monkeypatch):
+    """Chunks enough to pay for the start, on a device without a decompression engine."""
     device_with(decompress_mask=0, decompress_max_length=0)
+    monkeypatch.setattr(rates, "START", 0.1e-3)
     said = explained(compressed(text(6_000_000), "lz4"))
     assert said.engine == "sm"
     assert list(said.passed_over) == ["hardware"]
-    assert said.reason.startswith("92 independent chunks in batches; about: sm 0.92 ms, host ")
+    assert said.reason.startswith("92 independent chunks in batches; about: sm 1.4 ms, host 2.9 ms")
 
 
 def test_the_kernels_by_name():

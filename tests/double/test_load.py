@@ -226,14 +226,15 @@ def test_chunks_that_are_too_long_go_to_the_host(cuda, device_with, verify):
     assert report.engine == "hardware, host"
     reason = "longer than the device's maximum of 65536 bytes (3 of 100 chunks)"
     assert report.passed_over["hardware"] == reason
-    assert "3 chunks are too few to pay for a launch" in report.passed_over["sm"]
+    assert "3 chunks are too few to pay for the start" in report.passed_over["sm"]
     assert sum(cuda.batches) == 96
 
 
 def test_files_that_are_too_long_go_elsewhere_whole(cuda, device_with, monkeypatch):
     device_with(decompress_max_length=65_535)
     for engine in ("host", "sm"):
-        monkeypatch.setattr(rates, "LAUNCH", 1.0 if engine == "host" else 0.0)
+        for cost in ("LAUNCH", "START", "STAGED"):
+            monkeypatch.setattr(rates, cost, 1 if engine == "host" else 0)
         found, report = loaded(compressed(TEXT, "lz4"))
         assert found == TEXT
         assert report.engine == engine

@@ -282,7 +282,8 @@ def test_neighbours_of_corrupt_chunks_keep_their_bytes(files, name):
 @pytest.fixture
 def quick_launches(monkeypatch):
     """Let launches be worth while for few chunks."""
-    monkeypatch.setattr(rates, "LAUNCH", 0.0)
+    for cost in ("LAUNCH", "START", "STAGED"):
+        monkeypatch.setattr(rates, cost, 0)
     always = {codec: rates.Rate(1e15, 0.0) for codec in rates.DEVICE_RATES["sm"]}
     monkeypatch.setitem(rates.DEVICE_RATES, "sm", always)
 
@@ -314,7 +315,7 @@ def test_takes_over_nothing_that_the_host_does_faster(cuda, files):
     found, report = loaded(compressed(RAW[:100_000], "lz4"), engine="auto")
     assert found == RAW[:100_000]
     assert report.engine == "host"
-    assert "too few to pay for a launch" in report.passed_over["sm"]
+    assert "too few to pay for the start" in report.passed_over["sm"]
 
 
 def test_side_by_side_with_the_hardware(cuda, monkeypatch, quick_launches):
