@@ -213,8 +213,9 @@ class DeviceRun(Run):
 
     def _close(self) -> None:
         with driver.on_device(self.device_id):
-            closing = [workspace.close for workspace in self.workspaces]
-            run_all([*closing, *(engine.close for engine in self.decoders.values())])
+            # An engine waits for what it has submitted, which is in the workspaces' memory.
+            closing = [engine.close for engine in self.decoders.values()]
+            run_all([*closing, *(workspace.close for workspace in self.workspaces)])
 
     def _finished(self, seconds: float) -> Report:
         report = super()._finished(seconds)

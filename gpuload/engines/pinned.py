@@ -164,8 +164,8 @@ class PinnedEngine(Engine[DeviceBatch]):
         DriverError
             If work failed that nobody has waited for.
         """
-        waits = [submission.wait for submission in list(self._waiting)]
-        run_all([*waits, self._blocks.close])
+        ends = [submission.end for submission in list(self._waiting)]
+        run_all([*ends, self._blocks.close])
 
 
 class _PinnedSubmission(Submission):
@@ -180,8 +180,21 @@ class _PinnedSubmission(Submission):
     def wait(self) -> Outcome:
         """See `Submission.wait`."""
         if self._outcome is None:
-            with driver.calling("cuEventSynchronize", f"a batch of the {self._engine.name} engine"):
-                self._block.event.sync()
-            self._outcome = self._find()
-            self._engine._release(self, self._block)
+            self._sync()
+            try:
+                self._outcome = self._find()
+            finally:
+                self._engine._release(self, self._block)
         return self._outcome
+
+    def end(self) -> None:
+        """Wait for the batch, and keep its outcome for whoever may still ask."""
+        self._sync()
+        # What nobody has asked for is no error, also where its memory is gone.
+        with contextlib.suppress(Exception):
+            self._outcome = self._find()
+        self._engine._release(self, self._block)
+
+    def _sync(self) -> None:
+        with driver.calling("cuEventSynchronize", f"a batch of the {self._engine.name} engine"):
+            self._block.event.sync()

@@ -45,7 +45,8 @@ _REASONS = {
     1: "the {stored} stored bytes end inside an element",
     2: "a match starts before the first decoded byte",
     3: "it decodes to more than the {raw} bytes that the file allows",
-    4: "the stored bytes do not end as the format asks, with at most {raw} bytes decoded",
+    4: "the {stored} stored bytes do not end as LZ4 asks of a block's last sequences, which the "
+    "host may overlook (on_error='retry-host', --on-error)",
     5: "{stored} stored bytes, or {raw} decoded ones, are more than the kernel counts",
     _NOT_WRITTEN: "the kernel did not say what became of it",
 }

@@ -5,7 +5,8 @@ ones go when there are too many. What it stores has no checksum, so a digest is 
 a damaged kernel must not reach the device.
 
 A cache is a help, never a need: whatever is wrong with the folder is remembered as `problem`, and
-kernels are compiled as if there were none.
+kernels are compiled as if there were none. What is in it runs on the device, so that a folder that
+others may write to is not used.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -41,7 +43,7 @@ def cache_folder() -> Path | None:
         if override:
             return Path(override).expanduser() / "kernels"
         base = Path(shared) if Path(shared).is_absolute() else Path.home() / ".cache"
-        return base / "gpuload" / "kernels"
+        return base / "gpuload" / "kernels" if base.is_absolute() else None
     except RuntimeError:  # pathlib knows no home, as in containers without a user
         return None
 
@@ -67,6 +69,8 @@ class KernelCache:
             with self._noting_problems():
                 from cuda.core.utils import FileStreamProgramCache
 
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                _refuse_what_others_write(folder)
                 self._entries = FileStreamProgramCache(folder, max_size_bytes=_LARGEST)
 
     def get(self, key: bytes) -> bytes | None:
@@ -92,3 +96,18 @@ class KernelCache:
             yield
         except OSError as error:
             self.problem = str(error)
+
+
+def _refuse_what_others_write(folder: Path) -> None:
+    """Raise an OSError if another user could have put a kernel there, or it holds oddities."""
+    private = not folder.stat().st_mode & 0o011  # others cannot enter
+    for path in (folder, *folder.rglob("*")):
+        found = path.lstat()
+        if found.st_uid != os.getuid():
+            raise PermissionError(f"{path} belongs to another user: remove it, or set {_OVERRIDE}")
+        if found.st_mode & 0o022 and not private:
+            raise PermissionError(f"{path} may be written by other users: chmod go-w it")
+        if not (stat.S_ISDIR(found.st_mode) or stat.S_ISREG(found.st_mode)):
+            raise OSError(f"{path} is no file: remove it")
+        if found.st_size > _LARGEST:
+            raise OSError(f"{path} is larger than any kernel: remove it")

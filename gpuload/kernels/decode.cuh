@@ -20,7 +20,7 @@ template <template <int> class Codec, u32 ALGO, int LANES>
 __device__ __forceinline__ void decode_chunks(const Params* params, u32 count, u32* status)
 {
     __shared__ typename Codec<LANES>::Output::Memory work[LANES < 128 ? 128 / LANES : 1];
-    const u32 chunk = (blockIdx.x * blockDim.x + threadIdx.x) / LANES;
+    const u32 chunk = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (chunk >= count || params[chunk].algo != ALGO) return;
     const Params& p = params[chunk];
     const Group<LANES> group;

@@ -5,7 +5,7 @@
 template <int LANES>
 __device__ void copy_chunks(const Params* params, u32 count, u32* status)
 {
-    const u32 chunk = (blockIdx.x * blockDim.x + threadIdx.x) / LANES;
+    const u32 chunk = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (chunk >= count || params[chunk].algo != RAW) return;
     const Group<LANES> group;
     const Params& p = params[chunk];

@@ -14,7 +14,13 @@ from gpuload import driver
 from gpuload.engines import rates, sm
 from gpuload.engines.base import Status
 from gpuload.engines.host import HostEngine
-from gpuload.errors import ChecksumError, DecompressError, EngineUnavailableError, FormatWarning
+from gpuload.errors import (
+    ChecksumError,
+    DecompressError,
+    DriverError,
+    EngineUnavailableError,
+    FormatWarning,
+)
 from tests.helpers.device_loads import (
     BUILDERS,
     QUICK,
@@ -27,6 +33,7 @@ from tests.helpers.device_loads import (
     text,
     write,
 )
+from tests.helpers.fakecuda import Code
 
 MIB = 1 << 20
 #: Chunks enough for several windows of the least size.
@@ -328,3 +335,11 @@ def test_side_by_side_with_the_hardware(cuda, monkeypatch, quick_launches):
     assert found == raw + raw
     assert report.engine == "hardware, sm"
     assert list(report.passed_over) == ["hardware"]
+
+
+def test_waiting_that_fails_is_what_is_reported(cuda, files):
+    """Not that memory is gone which the batch nobody has waited for lies in."""
+    cuda.fail_next("cuEventSynchronize", Code.INVALID_VALUE)
+    with pytest.raises(DriverError, match="cuEventSynchronize failed"):
+        loaded(files["lz4"].data, engine="sm")
+    assert loaded(files["lz4"].data, engine="sm")[0] == files["lz4"].raw

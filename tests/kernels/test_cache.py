@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -116,3 +117,48 @@ def test_no_folder() -> None:
     opened.put(KEY, CODE)
     assert opened.get(KEY) is None
     assert opened.problem == "there is no home folder; set GPULOAD_CACHE_DIR"
+
+
+class TestOthers:
+    """What is in the folder runs on the device: nobody else may put anything there."""
+
+    @staticmethod
+    def _refused(folder: Path, match: str) -> None:
+        cache = KernelCache(folder)
+        assert match in cache.problem
+        assert cache.get(KEY) is None
+
+    def test_a_new_folder_is_private(self, tmp_path: Path) -> None:
+        KernelCache(tmp_path / "new" / "kernels")
+        assert (tmp_path / "new" / "kernels").stat().st_mode & 0o777 == 0o700
+
+    def test_of_another_user(self, kept: Path, cache: Path, monkeypatch) -> None:
+        monkeypatch.setattr(os, "getuid", lambda: 12345)
+        self._refused(cache, "belongs to another user")
+
+    @pytest.mark.parametrize("mode", [0o777, 0o775, 0o757])
+    def test_written_by_others(self, kept: Path, cache: Path, mode: int) -> None:
+        cache.chmod(mode)
+        self._refused(cache, "may be written by other users")
+
+    def test_written_by_others_where_they_cannot_go(self, kept: Path, cache: Path) -> None:
+        kept.parent.chmod(0o777)
+        cache.chmod(0o700)
+        assert KernelCache(cache).get(KEY) == CODE
+        cache.chmod(0o755)
+        self._refused(cache, "may be written by other users")
+
+    def test_a_pipe(self, kept: Path, cache: Path) -> None:
+        kept.unlink()
+        os.mkfifo(kept)
+        self._refused(cache, "is no file")
+
+    def test_an_entry_of_a_terabyte(self, kept: Path, cache: Path) -> None:
+        os.truncate(kept, 1 << 40)
+        self._refused(cache, "is larger than any kernel")
+
+    def test_a_home_that_is_no_absolute_path(self, monkeypatch) -> None:
+        for name in ("GPULOAD_CACHE_DIR", "XDG_CACHE_HOME"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HOME", "relative")
+        assert cache_folder() is None
