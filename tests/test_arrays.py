@@ -57,6 +57,10 @@ class TestNumpy:
         assert np.shares_memory(view, whole)
         assert view.tolist() == list(range(10, 20))
 
+    def test_to_host_copies_nothing(self):
+        data, array = make()
+        assert array.to_host() is data
+
     def test_array_copies(self):
         data, array = make()
         copied = np.array(array)

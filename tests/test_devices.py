@@ -14,7 +14,7 @@ from gpuload.devices import find_device, find_stream
 from gpuload.driver import devices
 from gpuload.errors import DriverError
 
-REASON = "there is no CUDA driver (libcuda.so.1 was not found): install NVIDIA's"
+REASON = "there is no CUDA driver (libcuda.so.1 was not found); install NVIDIA's driver"
 
 
 @pytest.fixture

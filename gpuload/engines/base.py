@@ -2,7 +2,9 @@
 
 Submitting and waiting are two calls, so that a device can work while the next batch is staged. All
 engines decode the same rows to the same bytes and refuse the same ones; ``EngineTests`` in the
-tests holds each of them to it.
+tests holds each of them to it. One difference is known: liblz4, on the host, takes some blocks that
+end otherwise than the LZ4 block format asks (its end-of-block conditions), which no encoder writes
+and the kernels refuse.
 """
 
 from __future__ import annotations

@@ -59,6 +59,10 @@ class TestOptions:
         assert result.exit_code == 0
         assert "    gpuload bench kernels --mapped --json > results.json" in result.stdout
 
+    def test_help_says_that_a_gpu_is_needed(self, run) -> None:
+        words = run("bench", "kernels", "--help").stdout.split()
+        assert "needs a GPU, also for --engine host" in " ".join(words)
+
     def test_unknown_subcommand(self, run) -> None:
         result = run("bench", "nonsense")
         assert result.exit_code == 2
@@ -120,11 +124,18 @@ class TestWithoutGpu:
         monkeypatch.setattr(driver, "unavailable", lambda: NO_CUDA)
         monkeypatch.setattr("gpuload.driver.devices.unavailable", lambda: NO_CUDA)
 
-    @pytest.mark.parametrize("words", [[], ["--json"], ["--engine", "nvcomp"]])
+    @pytest.mark.parametrize("words", [[], ["--engine", "host"], ["--engine", "nvcomp"]])
     def test_one_line_says_so(self, run, words: list[str]) -> None:
         result = run("bench", "kernels", *words)
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr == f"gpuload: error: there is no GPU to measure: {NO_CUDA}\n"
+
+    def test_json(self, run) -> None:
+        result = run("bench", "kernels", "--json")
+        assert result.exit_code == 2
+        error = f"there is no GPU to measure: {NO_CUDA}"
+        assert json.loads(result.stdout) == {"ok": False, "error": error}
+        assert result.stderr == f"gpuload: error: {error}\n"
 
     def test_a_device(self, run) -> None:
         result = run("bench", "kernels", "--device", "1")

@@ -65,7 +65,11 @@ def test_nothing_installed(run, monkeypatch) -> None:
     lines = {line.split()[0]: line for line in result.stdout.splitlines() if "not found" in line}
     assert "pip install 'gpuload[cuda]'" in lines["NVRTC"]
     assert "pip install 'gpuload[nvcomp]'" in lines["nvCOMP"]
+    assert lines["nvCOMP"].split(maxsplit=1)[1] == "not found; pip install 'gpuload[nvcomp]'"
     assert "pip install 'gpuload[remote]'" in lines["fsspec"]
+    parts = {part["name"]: part for part in json.loads(run("doctor", "--json").stdout)["gpu"]}
+    install = "pip install 'gpuload[nvcomp]'"
+    assert parts["nvCOMP"] == {"name": "nvCOMP", "version": None, "install": install}
     assert section(result.stdout, "kernels")["compiler"] == f"no: {NO_NVRTC}"
 
 
@@ -101,13 +105,26 @@ def test_nvcomp(run, monkeypatch) -> None:
     assert parts["nvCOMP"] == {"name": "nvCOMP", "version": "6.0", "install": None}
 
 
+def test_nvcomp_that_does_not_fit(run, monkeypatch) -> None:
+    problem, install = "nvCOMP 4.2 is installed, 5.1 is needed", "pip install 'gpuload[nvcomp]'"
+    monkeypatch.setattr(nvcomp_library, "unavailable", lambda: f"{problem}: {install}")
+    assert section(run("doctor").stdout, "gpu")["nvCOMP"] == f"{problem}; {install}"
+    parts = {part["name"]: part for part in json.loads(run("doctor", "--json").stdout)["gpu"]}
+    assert (parts["nvCOMP"]["install"], parts["nvCOMP"]["problem"]) == (install, problem)
+
+
+def test_extras_are_those_that_something_uses(run) -> None:
+    record = json.loads(run("doctor", "--json").stdout)
+    assert [part["name"] for part in record["extras"]] == ["fsspec", "aiohttp", "rapidgzip"]
+
+
 def test_no_driver(monkeypatch) -> None:
     monkeypatch.setattr(doctor, "_library", lambda _: None)
     assert doctor._driver_version() is None
 
 
 class TestWithoutCuda:
-    REASON = "there is no CUDA driver (libcuda.so.1 was not found): install NVIDIA's"
+    REASON = "there is no CUDA driver (libcuda.so.1 was not found); install NVIDIA's driver"
 
     @pytest.fixture(autouse=True)
     def no_cuda(self, monkeypatch) -> None:
@@ -374,10 +391,11 @@ class TestKernels:
 
     @needs_nvrtc
     def test_warm_up_for_an_unknown_architecture(self, run, kernels) -> None:
-        result = run("doctor", "--warmup", "--arch", "sm_1", "--arch", "sm_90", "--json")
+        result = run("doctor", "--warmup", "--arch", "sm_999", "--arch", "sm_90", "--json")
         assert result.exit_code == 1
         record = json.loads(result.stdout)["kernels"]
-        assert "does not compile for 'sm_1', but for sm_75," in record["errors"][0]
+        assert "does not compile for 'sm_999', but for sm_75," in record["errors"][0]
+        assert "pip install --upgrade" in record["errors"][0]
         assert result.stderr == f"gpuload: error: {record['errors'][0]}\n"
         assert {row["architecture"] for row in record["compiled"]} == {"sm_90"}
 
@@ -390,6 +408,23 @@ class TestKernels:
         (line,) = result.stderr.splitlines()
         assert line.startswith("gpuload: error: the compiled kernels cannot be kept")
         assert str(kernels) in line
+
+    @pytest.mark.parametrize(
+        "arch",
+        ["foo", "90", "9.0", "SM_90", "", "sm_90,sm_100", "sm_", "sm_9", "sm_090", "sm_70"],
+    )
+    def test_wrong_architecture(self, run, arch: str) -> None:
+        result = run("doctor", "--warmup", "--arch", arch)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert f"'{arch}' is no architecture such as sm_90" in result.stderr
+        assert "sm_75 (compute capability 7.5) is the oldest" in result.stderr
+
+    @needs_nvrtc
+    def test_architecture_that_does_not_exist(self, run) -> None:
+        result = run("doctor", "--warmup", "--arch", "sm_76")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert "does not compile for sm_76, but for sm_75, " in result.stderr
+        assert "upgrade" not in result.stderr
 
     def test_architecture_without_warm_up(self, run) -> None:
         result = run("doctor", "--arch", "sm_90")

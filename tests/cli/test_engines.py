@@ -41,8 +41,28 @@ class TestEnginesOnDevices:
     def test_one_line_for_any_number_of_files(self, run, lz4_file, gzip_file, name: str) -> None:
         options = ["-k"] if name == "decompress" else []
         result = run(name, lz4_file.path, gzip_file, "--engine", "hardware", "--json", *options)
-        assert (result.exit_code, result.stdout) == (2, "")
+        assert result.exit_code == 2
         assert result.stderr.count("\n") == 1
+
+    @every_command
+    def test_json_for_each_file(self, run, lz4_file, gzip_file, name: str) -> None:
+        files, options = [lz4_file.path, gzip_file], ["-k"] if name == "decompress" else []
+        result = run(name, *files, "--engine", "sm", "--json", *options)
+        error = f"the sm engine cannot be used here: {NO_CUDA}"
+        assert [json.loads(line) for line in result.stdout.splitlines()] == [
+            {"file": str(file), "ok": False, "error": error} for file in files
+        ]
+        assert result.exit_code == 2
+
+    def test_json_of_a_command_that_does_not_go_on(self, run, lz4_file, gzip_file) -> None:
+        result = run("decompress", lz4_file.path, gzip_file, "--engine", "sm", "--json")
+        (line,) = result.stdout.splitlines()
+        assert json.loads(line)["file"] == str(lz4_file.path)
+
+    def test_json_beside_the_bytes(self, run, lz4_file) -> None:
+        result = run("decompress", "-c", lz4_file.path, "--engine", "sm", "--json")
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert json.loads(result.stderr.splitlines()[0])["ok"] is False
 
     @every_command
     def test_a_device_changes_nothing(self, run, lz4_file, name: str) -> None:
@@ -114,6 +134,13 @@ class TestDevice:
         result = run(name, lz4_file.path, gzip_file, "--device", "0")
         assert (result.exit_code, result.stdout) == (2, "")
         assert result.stderr == f"gpuload: error: device 0 can't be used: {NO_CUDA}\n"
+
+    @every_command
+    def test_json(self, run, lz4_file, name: str) -> None:
+        result = run(name, lz4_file.path, "--device", "0", "--json")
+        record = json.loads(result.stdout)
+        assert (result.exit_code, record["ok"]) == (2, False)
+        assert record["error"] == f"device 0 can't be used: {NO_CUDA}"
 
     def test_that_fails_on_the_way(self, run, lz4_file, monkeypatch) -> None:
         def fail(*_, **__):

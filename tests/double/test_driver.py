@@ -145,7 +145,7 @@ def test_finding_out_does_not_import_cuda_python_or_make_a_context():
 def test_no_library(fresh, monkeypatch):
     monkeypatch.setattr(library, "load", lambda: None)
     assert driver.unavailable() == (
-        f"there is no CUDA driver ({library.LIBRARY} was not found): install NVIDIA's"
+        f"there is no CUDA driver ({library.LIBRARY} was not found); install NVIDIA's driver"
     )
 
 
