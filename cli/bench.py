@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .messages import complain, json_line, printable
+from .messages import FAILURES, complain, describe, json_line, printable
 from .options import examples, parse_size, size_option, threads_option
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from .bench_plan import Plan
 
 __all__ = ["command"]
@@ -137,6 +139,8 @@ def _count(text: str) -> int | None:
 def kernels(*, device: int | None, as_json: bool, threads: int | None, **settings: Any) -> None:
     """Compare engines: GB/s of decompressed bytes, side by side in one process.
 
+    This needs a GPU, also for --engine host.
+
     Data is compressed first, then decoded from device memory to device memory, which the GPU's own
     clock measures. The options that name codecs, data, sizes and engines may be given several
     times; everything is measured with everything.
@@ -154,10 +158,24 @@ def kernels(*, device: int | None, as_json: bool, threads: int | None, **setting
     from .bench_plan import Plan, describe, find_device
 
     plan = Plan(**settings, threads=threads or available_cpus())
-    device_id = find_device(device)
-    with driver.on_device(device_id):
-        report = describe(plan, device_id)
-        _measure(plan, device_id, report, as_json=as_json)
+    with _json_errors(as_json=as_json):
+        device_id = find_device(device)
+        with driver.on_device(device_id):
+            report = describe(plan, device_id)
+            _measure(plan, device_id, report, as_json=as_json)
+
+
+@contextlib.contextmanager
+def _json_errors(*, as_json: bool) -> Iterator[None]:
+    """Print an error also as the JSON object that a program waits for."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except FAILURES as error:
+        if as_json:
+            click.echo(json_line({"ok": False, "error": "\n".join(describe(error))}))
+        raise
 
 
 def _check_sizes(*, size: int, chunk_sizes: tuple[int, ...], **_: object) -> None:

@@ -96,9 +96,10 @@ def command(
         targets = plan(files, output, output_dir, to_stdout=to_stdout, force=force)
     except NamelessOutputError as error:
         _explain_nameless(error, options, as_json=as_json)
-    check_engine(options)
     to_standard = any(target.output == "-" for target in targets)
     batch = Batch(keep_going=keep_going, as_json=as_json, json_to_stderr=to_standard)
+    with batch.guard_all(files):
+        check_engine(options)
     for target in targets:
         with (
             batch.guard(target.file),

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from .devices import device_lines, devices
-from .kernels import kernel_lines, kernels, warm_up
+from .kernels import check_architectures, kernel_lines, kernels, warm_up
 from .messages import complain, json_line, printable
 from .options import examples
 
@@ -22,10 +22,6 @@ _EXTRAS = (
     ("fsspec", "remote", "reading URLs"),
     ("aiohttp", "remote", "reading http and https URLs"),
     ("rapidgzip", "gzip", "one-member gzip files on several threads"),
-    ("zarr", "zarr", "Zarr arrays"),
-    ("h5py", "hdf5", "HDF5 files"),
-    ("torch", "torch", "PyTorch tensors"),
-    ("dask", "dask", "Dask arrays"),
 )
 
 
@@ -46,6 +42,7 @@ _EXTRAS = (
     "architectures",
     metavar="ARCH",
     multiple=True,
+    callback=check_architectures,
     help="With --warmup: compile for this architecture instead, such as sm_90, which needs no GPU. "
     "May be given several times.",
 )
@@ -153,7 +150,9 @@ def _nvcomp() -> dict[str, Any]:
 
     reason = nvcomp_library.unavailable()
     version = None if reason else "{}.{}".format(*nvcomp_library.load().version)
-    return _part("nvCOMP", version, reason)
+    part = _part("nvCOMP", version, _pip("nvcomp"))
+    problem = reason.removesuffix(f": {part['install']}")
+    return part if problem in ("", "nvCOMP is not installed") else {**part, "problem": problem}
 
 
 def _library(name: str) -> ctypes.CDLL | None:
@@ -189,5 +188,5 @@ def _print_fact(label: str, fact: object) -> None:
 
 
 def _state(part: dict[str, Any]) -> str:
-    state = part["version"] or f"not found; {part['install']}"
+    state = part["version"] or f"{part.get('problem', 'not found')}; {part['install']}"
     return f"{state} ({part['purpose']})" if "purpose" in part else str(state)

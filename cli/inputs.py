@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from gpuload.errors import DecompressError, MissingDependencyError
+from gpuload.errors import DecompressError, EngineUnavailableError, MissingDependencyError
 
 from .boundary import status_of
 from .messages import FAILURES, complain, describe, json_line, warn
 from .outputs import name_write_errors
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from gpuload.loader import Container
     from gpuload.sources import Source
@@ -153,6 +153,23 @@ class Batch:
             self.fail(status_of(error))
             if not self.keep_going:
                 self.finish()
+
+    @contextlib.contextmanager
+    def guard_all(self, files: Sequence[str]) -> Iterator[None]:
+        """Turn an error about every file, such as an engine that is not here, into one message.
+
+        There is a JSON object for each file all the same, or for the first if it is the last one.
+        """
+        try:
+            yield
+        except EngineUnavailableError as error:
+            lines = describe(error)
+            for file in files if self.keep_going else files[:1]:
+                name = STDIN_NAME if file == "-" else file
+                self.report(_failure_record(name, error, lines))
+            complain(lines)
+            self.fail(status_of(error))
+            self.finish()
 
     def report(self, record: dict[str, Any]) -> None:
         """Print a record, if JSON was asked for."""

@@ -48,8 +48,9 @@ def command(
     one to the host. Why those before it would not is shown where there is a GPU, or with --engine
     or --device, and always in the JSON.
     """
-    check_engine(options)
     batch = Batch(as_json=as_json)
+    with batch.guard_all(files):
+        check_engine(options)
     for file in files:
         with batch.guard(file), open_container(file, options, quiet=quiet) as container:
             if as_json:

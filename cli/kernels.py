@@ -2,21 +2,60 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
+import click
+
 from gpuload.errors import GpuloadError
+
+from .messages import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from gpuload.kernels.compiler import Compiled
 
-__all__ = ["kernel_lines", "kernels", "warm_up"]
+__all__ = ["check_architectures", "kernel_lines", "kernels", "warm_up"]
 
 _NOT_KEPT = (
     "the compiled kernels cannot be kept, and every process will compile them again; "
     "GPULOAD_CACHE_DIR may name another folder"
 )
+
+_ARCHITECTURE = re.compile(r"sm_([1-9][0-9]{1,2})")
+_OLDEST = 75
+
+
+def check_architectures(
+    _: click.Context, __: click.Parameter, names: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Refuse what is no architecture; one that is newer than NVRTC is left to it.
+
+    Raises
+    ------
+    click.BadParameter
+        If a name has not the form, is too old for the kernels, or is one that there is not.
+    """
+    for name in names:
+        match = _ARCHITECTURE.fullmatch(name)
+        if match is None or int(match[1]) < _OLDEST:
+            raise click.BadParameter(
+                f"'{printable(name)}' is no architecture such as sm_90 that the kernels can be "
+                f"compiled for; sm_{_OLDEST} (compute capability 7.5) is the oldest"
+            )
+        _check_exists(int(match[1]))
+    return names
+
+
+def _check_exists(number: int) -> None:
+    from gpuload.kernels import nvrtc
+
+    compiler = nvrtc.find()
+    known = compiler.architectures if compiler else ()
+    if compiler and number not in known and number < max(known, default=0):
+        names = ", ".join(f"sm_{other}" for other in known if other >= _OLDEST)
+        raise click.BadParameter(f"{compiler} does not compile for sm_{number}, but for {names}")
 
 
 def kernels() -> dict[str, Any]:

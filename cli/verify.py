@@ -60,8 +60,9 @@ def command(files: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
 
     The host decodes, unless --device names a GPU or --engine asks for one that runs there.
     """
-    check_engine(options)
     batch = Batch(as_json=as_json)
+    with batch.guard_all(files):
+        check_engine(options)
     for file in files:
         with (
             batch.guard(file),

@@ -50,6 +50,13 @@ class Array:
     def __bytes__(self) -> bytes:
         return self._data.tobytes()
 
+    def to_host(self) -> npt.NDArray[Any]:
+        """Return the data as a NumPy array, without copying: it is in host memory already.
+
+        An array on a device has this, too, and copies, so that callers need not ask which it is.
+        """
+        return self._data
+
     def __repr__(self) -> str:
         return f"<gpuload.Array shape={self.shape} dtype={self.dtype} on {self.device}>"
 

@@ -9,6 +9,7 @@
     │   └── ChecksumError         chunks decoded, but to other bytes than their checksum promises
     ├── DriverError               the CUDA driver refused a call
     │   └── EngineUnavailableError  an engine that was asked for by name cannot run here
+    ├── RemoteError               a remote file system sent other bytes than it was asked for
     ├── MemoryLimitError          a limit on memory or output size would be exceeded
     └── MissingDependencyError    an optional library is not installed (names the pip command)
 
@@ -35,6 +36,7 @@ __all__ = [
     "GpuloadError",
     "MemoryLimitError",
     "MissingDependencyError",
+    "RemoteError",
     "UnsupportedCodecError",
 ]
 
@@ -155,6 +157,10 @@ class DriverError(GpuloadError):
 
 class EngineUnavailableError(DriverError):
     """An engine that was asked for by name cannot decode this, or not on this machine."""
+
+
+class RemoteError(GpuloadError, OSError):
+    """A remote file system answered with something else than the bytes that were asked for."""
 
 
 class MemoryLimitError(GpuloadError):

@@ -96,6 +96,7 @@ class Container:
         self.details: dict[str, Any] = self._index.details
         self.warnings: list[str] = self._index.warnings
         self.report: Report | None = None
+        self._closed = False
 
     @property
     def name(self) -> str:
@@ -128,7 +129,13 @@ class Container:
         return self._index.raw_bound
 
     def explain(self) -> list[Explanation]:
-        """Return, for each asset, which engine would decode it, and why."""
+        """Return, for each asset, which engine would decode it, and why.
+
+        Raises
+        ------
+        EngineUnavailableError
+            As `load` does.
+        """
         choice = choose(self.chunks, self._options, find_device(self._options.device))
         names = [ENGINES[number] for number in np.unique(choice.engines)] or ["host"]
         on_device = bool((choice.engines != HOST).any())
@@ -175,7 +182,9 @@ class Container:
             or (with ``__cuda_array_interface__``) on a device.
         device : None, int, str or object
             Where to, if `out` is not given: by default the device of the options, else the current
-            CUDA device where there is one, else host memory. "cpu" is host memory.
+            CUDA device where there is one, else host memory. "cpu" is host memory; a number,
+            "cuda" and "cuda:1" are CUDA devices, and so are the device objects of cuda.core, torch
+            and CuPy.
         stream : object, optional
             CUDA stream that a load to a device is ordered on.
 
@@ -191,18 +200,23 @@ class Container:
         ValueError
             If `out` has another size or element type, or is not contiguous or writable. Where the
             file does not state its size, this is only found while decoding, and `out` holds a part.
+            Also if the container is closed, or `device` names no device.
         DecompressError, ChecksumError
             If chunks do not decode to what the file promises.
         MemoryLimitError
             If the result would exceed `max_output` or the memory there is.
         DriverError
             If a device fails, or is not there.
+        EngineUnavailableError
+            If the engine that was asked for by name cannot decode this, or not on this machine (a
+            kind of DriverError).
         """
         array = self._load(name, out, device, stream)
         self._warn(stacklevel=2)
         return array
 
     def _load(self, name: str | None, out: Any, device: Any, stream: Any) -> Array:
+        self._check_open()
         asset = self._asset(name)
         device_id = self._destination(out, device)
         if device_id is not None:
@@ -277,8 +291,12 @@ class Container:
 
         Raises
         ------
-        DecompressError, ChecksumError, MemoryLimitError, OSError
-            As `load` does, and as writing does. What was written until then stays written.
+        DecompressError, ChecksumError, MemoryLimitError, DriverError, EngineUnavailableError
+            As `load` does.
+        OSError
+            As writing does. What was written until then stays written.
+        ValueError
+            If the container is closed.
         """
         return self._run(DescriptorSink(fd, positional=positional), progress=progress)
 
@@ -289,6 +307,13 @@ class Container:
         -------
         gpuload.report.Report
             `failures` lists every chunk that is broken.
+
+        Raises
+        ------
+        MemoryLimitError, DriverError, EngineUnavailableError
+            As `load` does.
+        ValueError
+            If the container is closed.
         """
         return self._run(NullSink(), collect=True, progress=progress)
 
@@ -304,6 +329,7 @@ class Container:
         self, sink: Sink, *, collect: bool = False, progress: Progress | None = None
     ) -> Report:
         """Decode into host memory, with a device only if one was asked for."""
+        self._check_open()
         named = self._options.engine in DEVICE_ENGINES
         wanted = named or self._options.device not in (None, "cpu")
         device_id = find_device(self._options.device) if wanted else None
@@ -319,8 +345,13 @@ class Container:
         self.report.passed_over = {**passed_over, **self.report.passed_over}
         return self.report
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError(f"{self.name}: the container is closed; open the file again")
+
     def close(self) -> None:
         """Close the file; what was loaded stays valid."""
+        self._closed = True
         self._source.close()
 
     def __enter__(self) -> Self:
@@ -356,6 +387,11 @@ def open(source: str | os.PathLike[str] | Buffer | Source, **options: Any) -> Co
         If it needs a version, a codec or a dictionary that is not at hand.
     OSError
         If the file cannot be read.
+    MissingDependencyError
+        For a URL without fsspec.
+    ValueError, TypeError
+        If an option or `source` is none that there is. Whether the engine and the device are there
+        is found when they are needed: `Container.load` raises EngineUnavailableError.
     """
     chosen = Options(**options)
     opened = source if isinstance(source, Source) else open_source(source)
@@ -402,8 +438,10 @@ def load(
 
     Raises
     ------
-    FormatError, UnsupportedCodecError, OSError
+    FormatError, UnsupportedCodecError, OSError, MissingDependencyError, TypeError
         As `open` does.
+    EngineUnavailableError
+        If the engine that was asked for by name cannot decode this, or not on this machine.
     DecompressError, ChecksumError, MemoryLimitError, DriverError, KeyError, ValueError
         As `Container.load` does.
 

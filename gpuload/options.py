@@ -30,12 +30,15 @@ class Options:
     ----------
     engine : str
         Who decodes: "hardware", the decompression engine of Blackwell GPUs; "sm", kernels of
-        gpuload's own on any GPU; "nvcomp", NVIDIA's library on any GPU; or "host". "auto" takes,
-        chunk by chunk, the first that can and is the fastest by what was measured; nvcomp only
-        where the input is trusted. An engine that is asked for by name leaves to the host what it
-        cannot take, and is an error where that is everything.
+        gpuload's own on GPUs of compute capability 7.5 or newer; "nvcomp", NVIDIA's library on
+        GPUs; or "host". "auto" takes, chunk by chunk, the first that can and is the fastest by what
+        was measured; nvcomp only where the input is trusted. An engine that is asked for by name
+        leaves to the host what it cannot take, and is an EngineUnavailableError where that is
+        everything.
     device : None, int, str or object
-        Where to load to, and which device may decode; see `gpuload.devices.find_device`.
+        Where to load to, and which device may decode. None is the current CUDA device where there
+        is one, else host memory; "cpu" is host memory; a number, "cuda" and "cuda:1" are CUDA
+        devices, and so are the device objects of cuda.core, torch and CuPy.
     trusted : bool, optional
         Whether the input is known to be valid. The engines hardware and nvcomp have no bounds of
         their own. None lets hardware, and nvcomp if it is asked for by name, decode into guarded

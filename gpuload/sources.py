@@ -7,6 +7,8 @@ lost its file kills the process instead.
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import io
 import os
 import select
@@ -16,12 +18,21 @@ import threading
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, BinaryIO, Self
 
-from gpuload.errors import FormatError, MissingDependencyError
+from gpuload.errors import FormatError, GpuloadError, MissingDependencyError, RemoteError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from typing_extensions import Buffer
 
-__all__ = ["BytesSource", "FsspecSource", "LocalFile", "Source", "open_source", "spool"]
+__all__ = [
+    "BytesSource",
+    "FsspecSource",
+    "LocalFile",
+    "Source",
+    "open_source",
+    "spool",
+]
 
 #: Bytes of a pipe that are kept in memory before its copy goes to a temporary file.
 _SPOOL_IN_MEMORY = 32 << 20
@@ -222,11 +233,71 @@ class FsspecSource(Source):
         self.name = name
 
     def readinto(self, offset: int, view: memoryview) -> int:
-        """See `Source.readinto`."""
+        """See `Source.readinto`.
+
+        Raises
+        ------
+        FormatError
+            If less came than there was when the source was opened.
+        RemoteError
+            If more came than was asked for, as from an HTTP server that ignores the Range header,
+            which it may (RFC 9110, section 14.2).
+        OSError
+            For everything that the file system raises.
+        """
         end = min(offset + len(view), self.size)
-        data = self._files.cat_file(self._path, start=offset, end=end) if end > offset else b""
-        view[: len(data)] = data
-        return len(data)
+        if end <= offset:
+            return 0
+        with _fsspec_errors(self.name):
+            data = self._files.cat_file(self._path, start=offset, end=end)
+        wanted, got = end - offset, len(data)
+        if got > wanted:
+            raise RemoteError(
+                f"{self.name}: byte {offset}: {wanted} bytes were asked for, {got} came: the "
+                "server does not send parts of files; download the file and load the copy"
+            )
+        if got < wanted:
+            raise self.truncated(offset + got, wanted - got)
+        view[:got] = data
+        return got
+
+
+@contextlib.contextmanager
+def _fsspec_errors(url: str) -> Iterator[None]:
+    """Turn whatever a file system of fsspec raises into an OSError with a reason and the URL."""
+    try:
+        yield
+    except (GpuloadError, ImportError, MemoryError):
+        raise
+    except Exception as error:  # each file system has its own errors, without a common base
+        raise OSError(*_cause(error), url) from error
+
+
+def _cause(error: BaseException) -> tuple[int, str]:
+    """Return the error number and the reason of what a file system of fsspec raised."""
+    # Of whatever keeps it from a URL, its http makes a FileNotFoundError of that URL.
+    while isinstance(error, FileNotFoundError) and error.__cause__ is not None:
+        error = error.__cause__
+    status = getattr(error, "status", None)  # of aiohttp's ClientResponseError
+    if isinstance(status, int):
+        number = errno.ENOENT if status == 404 else errno.EIO
+        return number, f"the server answers {status} {getattr(error, 'message', '')}".rstrip()
+    if isinstance(error, FileNotFoundError):
+        return errno.ENOENT, os.strerror(errno.ENOENT)
+    number = _system_number(error)
+    if number:
+        return number, os.strerror(number)
+    return errno.EIO, str(error) or type(error).__name__
+
+
+def _system_number(error: BaseException) -> int:
+    """Return the error number that the system gave; 0 if it gave none."""
+    import ssl
+
+    # OpenSSL and getaddrinfo have numbers of their own.
+    if not isinstance(error, OSError) or isinstance(error, ssl.SSLError):
+        return 0
+    return (error.errno in errno.errorcode and error.errno) or 0
 
 
 def spool(stream: BinaryIO, name: str) -> Source:
@@ -274,7 +345,7 @@ def open_source(source: str | os.PathLike[str] | Buffer) -> Source:
     Raises
     ------
     OSError
-        As the file system says.
+        As the file system says; for a URL with the reason that lies at the bottom of it.
     MissingDependencyError
         For a URL without fsspec.
     ImportError
@@ -305,18 +376,19 @@ def _open_url(url: str) -> Source:
     try:
         import fsspec
     except ImportError:
-        raise MissingDependencyError("fsspec", "remote", f"reading {url}") from None
+        raise MissingDependencyError("fsspec", "remote", f"{url}: reading it") from None
     try:
         files, path = fsspec.core.url_to_fs(url)
-        size = files.size(path)
     except (AttributeError, TypeError) as error:
         # What some of its file systems say to URLs that they cannot read.
         raise OSError(f"fsspec cannot open {url}: {error}") from error
-    if size is not None:
-        return FsspecSource(files, path, int(size), url)
-    # A server that does not say how long a file is will hardly send a part of it.
-    with files.open(path, "rb") as stream:
-        return spool(stream, url)
+    with _fsspec_errors(url):
+        size = files.size(path)
+        if size is not None:
+            return FsspecSource(files, path, int(size), url)
+        # A server that does not say how long a file is will hardly send a part of it.
+        with files.open(path, "rb") as stream:
+            return spool(stream, url)
 
 
 def _open_path(path: str) -> Source:

@@ -203,13 +203,28 @@ class TestContainer:
         container.close()
         container.close()
         assert bytes(loaded) == CONTENT, "what was loaded stays valid"
-        with pytest.raises(OSError, match=r"Bad file|closed"):
-            container.load()
+        assert container.explain()
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda container: container.load(),
+            lambda container: container.load(out=np.empty(len(CONTENT), np.uint8)),
+            lambda container: container.verify(),
+            lambda container: container.write_to(-1),
+        ],
+    )
+    def test_use_after_close(self, path, use):
+        for source in (path, FILE):
+            container = host.open(source)
+            container.close()
+            with pytest.raises(ValueError, match=f"^{container.name}: the container is closed"):
+                use(container)
 
     def test_leaves_the_file_when_it_ends(self, path):
         with host.open(path) as container:
             assert len(os.listdir("/proc/self/fd")) >= 1
-        with pytest.raises(OSError, match=r"Bad file|closed"):
+        with pytest.raises(ValueError, match="the container is closed"):
             container.verify()
 
     def test_progress(self):

@@ -8,6 +8,7 @@ import mmap
 import os
 import random
 import re
+import ssl
 import sys
 import tempfile
 import threading
@@ -383,6 +384,8 @@ CAUSES = [
         errno.ENOENT,
         "the server answers 404 Not Found",
     ),
+    # Its numbers are OpenSSL's.
+    (not_found_because(ssl.SSLError(1, "wrong version")), OSError, errno.EIO, "wrong version"),
     (ResponseError(503, ""), OSError, errno.EIO, "the server answers 503"),
     (RuntimeError("no credentials"), OSError, errno.EIO, "no credentials"),
     (TimeoutError(), OSError, errno.EIO, "TimeoutError"),

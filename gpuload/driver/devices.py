@@ -49,7 +49,7 @@ def unavailable() -> str:
 def _unavailable() -> str:
     loaded = library.load()
     if loaded is None:
-        return f"there is no CUDA driver ({library.LIBRARY} was not found): install NVIDIA's"
+        return f"there is no CUDA driver ({library.LIBRARY} was not found); install NVIDIA's driver"
     # Looking for the packages imports the first parts of them, so it comes second.
     for module, package in _PACKAGES.items():
         if not _installed(module):

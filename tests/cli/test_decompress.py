@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import hashlib
+import http.server
 import json
 import os
+import socket
+import sys
+import threading
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import lz4.frame
 import pytest
 import zstandard
 
 from tests.helpers.handmade import BGZF_EOF, bgzf_block
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def test_output_stands_beside_the_input(run, lz4_file) -> None:
@@ -411,6 +421,58 @@ def test_url_that_cannot_be_read(run, tmp_path, url: str) -> None:
     assert result.exit_code == 1
     assert result.stderr.startswith(f"gpuload: error: {url}: ")
     assert os.listdir(tmp_path) == []
+
+
+def test_url_without_fsspec(run, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    result = run("decompress", "https://host/a.gz", "-c")
+    assert result.exit_code == 1
+    assert result.stderr == (
+        "gpuload: error: https://host/a.gz: reading it needs fsspec: "
+        "pip install 'gpuload[remote]'\n"
+    )
+
+
+class TestHttp:
+    """A server of Python's own, which always answers with the whole file."""
+
+    @pytest.fixture
+    def server(self, tmp_path) -> Iterator[str]:
+        pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+        handler = partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+        with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+            thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+            thread.start()
+            yield f"http://127.0.0.1:{server.server_port}"
+            server.shutdown()
+            thread.join()
+
+    @pytest.mark.parametrize("name", ["verify", "inspect"])
+    def test_server_that_ignores_ranges(self, process, server, lz4_file, name: str) -> None:
+        url = f"{server}/{lz4_file.path.name}"
+        result = process(name, url)
+        assert (result.returncode, result.stdout) == (1, b"")
+        (line,) = result.stderr.decode().splitlines()
+        assert line.startswith(f"gpuload: error: {url}: byte 0: ")
+        assert f" bytes were asked for, {lz4_file.path.stat().st_size} came" in line
+
+    def test_missing_file(self, process, server) -> None:
+        url = f"{server}/missing.lz4"
+        result = process("verify", url)
+        assert (result.returncode, result.stdout) == (1, b"")
+        text = result.stderr.decode()
+        assert text.startswith(f"gpuload: error: {url}: the server answers 404 ")
+        assert text.count(url) == 1
+
+    def test_refused_connection(self, process) -> None:
+        pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+        with socket.socket() as unused:
+            unused.bind(("127.0.0.1", 0))  # and does not listen
+            url = f"https://127.0.0.1:{unused.getsockname()[1]}/x.lz4"
+            result = process("decompress", url)
+        assert result.returncode == 1
+        reason = os.strerror(errno.ECONNREFUSED)
+        assert result.stderr.decode() == f"gpuload: error: {url}: {reason}\n"
 
 
 @pytest.mark.parametrize("url", ["http://host/a.gz", "https://host/a.gz"])
