@@ -55,8 +55,10 @@ def _counts(
 def _count(text: str) -> int | None:
     if text == "all":
         return None
-    if not (text.isascii() and text.isdecimal()) or len(text) > 9 or not int(text):
-        raise click.BadParameter(f"'{text}' is no number of chunks such as 4096, and not all")
+    if not (text.isascii() and text.isdecimal() and len(text) <= 9 and int(text)):
+        raise click.BadParameter(
+            f"'{text}' is no number of chunks from 1 to 999999999, and not all"
+        )
     return int(text)
 
 

@@ -49,6 +49,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DeviceRun", "run"]
 
+#: Bytes that a row of a batch takes on the host: parameters, sizes, status, and what they are made
+#: from, at most.
+_ROW = 256
 #: Threads that read stored bytes for a device, which is more than enough windows at once for it.
 _READERS = 8
 #: Instead of the host's copy of a window, which few windows need.
@@ -159,8 +162,9 @@ class DeviceRun(Run):
         #: What a workspace has memory for.
         self.sizes = Sizes.largest(map(self._sizes, on_device))
         scratch = scratch_limit(self.options) if self._has(NVCOMP) else 0
+        tables = _ROW * max([0, *(window.last - window.first for window in on_device)])
         # A thread has all of it, and what the host decodes.
-        need = self.sizes.total + scratch + max([0, *map(self._on_host, batches)])
+        need = self.sizes.total + scratch + tables + max([0, *map(self._on_host, batches)])
         fitting = self.options.memory_limit * 3 // 4 // max(1, need)
         self.report.threads = max(1, min(self.report.threads, fitting))
         return windows

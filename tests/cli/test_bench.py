@@ -39,7 +39,7 @@ class TestOptions:
             (["--chunk-size", "1G"], "chunks are at most 512M"),
             (["--size", "63K"], "a chunk of 65536 bytes is more than the 64512 bytes of --size"),
             (["--size", "1000"], "1000 is not between 1024 and"),
-            (["--chunks", "0"], "'0' is no number of chunks such as 4096, and not all"),
+            (["--chunks", "0"], "'0' is no number of chunks from 1 to 999999999, and not all"),
             (["--chunks", "-1"], "'-1' is no number of chunks"),
             (["--chunks", "1K"], "'1K' is no number of chunks"),
             (["--chunks", "\u0663"], "is no number of chunks"),
