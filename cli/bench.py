@@ -15,12 +15,13 @@ if TYPE_CHECKING:
 
     from .bench_plan import Plan
 
-__all__ = ["command"]
+__all__ = ["ENGINES", "command"]
 
 _CODECS = ("lz4", "snappy", "deflate", "zstd")
 _DEFAULT_CODECS = ("lz4", "snappy")
 _DATA = ("text", "binary", "weights", "field")
-_ENGINES = ("sm", "nvcomp", "hardware", "host")
+#: In the order of the columns.
+ENGINES = ("sm", "nvcomp", "hardware", "host")
 #: Chunks that every codec and engine takes.
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 1 << 10, 512 << 20
 
@@ -107,7 +108,7 @@ def _count(text: str) -> int | None:
 @click.option(
     "--engine",
     "engines",
-    type=click.Choice(_ENGINES),
+    type=click.Choice(ENGINES),
     multiple=True,
     callback=_each_once,
     help="Who decodes.  [default: every engine that can run here]",

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuload import driver
 from gpuload.engines.base import DeviceBatch, HostBatch
 from gpuload.engines.host import HostEngine
+from gpuload.engines.making import make_engine
 from gpuload.errors import GpuloadError
 from gpuload.memory import copy
 from gpuload.options import Options
@@ -228,17 +230,8 @@ def make_column(name: str, device_id: int, threads: int) -> Column:
     """
     if name == "copy":
         return _CopyColumn()
-    return _HostColumn(threads) if name == "host" else _EngineColumn(_engine(name, device_id))
-
-
-def _engine(name: str, device_id: int) -> Engine[DeviceBatch]:
-    from gpuload import driver
-    from gpuload.engines.hardware import HardwareEngine
-    from gpuload.engines.nvcomp import NvcompEngine
-    from gpuload.engines.sm import SmEngine
-
-    if name == "nvcomp":
-        # As much as there is: with little scratch memory it would have to work piece by piece.
-        free, _ = driver.memory_info(device_id)
-        return NvcompEngine(device_id, memory_limit=max(1, free // 2))
-    return SmEngine(device_id) if name == "sm" else HardwareEngine(device_id)
+    if name == "host":
+        return _HostColumn(threads)
+    # As much as there is: with little scratch memory an engine would have to work piece by piece.
+    free, _ = driver.memory_info(device_id)
+    return _EngineColumn(make_engine(name, device_id, scratch_limit=max(1, free // 2)))

@@ -12,6 +12,7 @@ import gpuload
 from gpuload import devices, driver
 from gpuload.errors import DriverError, EngineUnavailableError
 
+from .bench import ENGINES
 from .engines import engine_unavailable
 from .messages import human_size
 
@@ -19,8 +20,6 @@ Record = dict[str, Any]
 
 __all__ = ["Plan", "describe", "find_device"]
 
-#: Engines in the order of the columns.
-ENGINES = ("sm", "nvcomp", "hardware", "host")
 #: A content of fewer caches than this would stay in them.
 _CACHES = 4
 _PACKAGES = (

@@ -24,9 +24,8 @@ from gpuload import driver, fencing
 from gpuload.device_sink import DeviceSink
 from gpuload.engines.base import DeviceBatch, HostBatch, Outcome
 from gpuload.engines.choice import HARDWARE, HOST, NVCOMP, SM, choose, scratch_limit
-from gpuload.engines.hardware import NOT_SUPPORTED, HardwareEngine
-from gpuload.engines.nvcomp import NvcompEngine
-from gpuload.engines.sm import SmEngine
+from gpuload.engines.hardware import NOT_SUPPORTED
+from gpuload.engines.making import make_engine
 from gpuload.errors import EngineUnavailableError, GpuloadError
 from gpuload.memory import copy, run_all
 from gpuload.options import ENGINES
@@ -184,7 +183,7 @@ class DeviceRun(Run):
         return Sizes(
             stored=stored,
             actual=4 * (window.last - window.first),
-            landed=0 if ENGINES[engine] in READS_OVER_THE_LINK else stored,
+            landed=0 if engine in READS_OVER_THE_LINK else stored,
             window=0 if direct else window.raw_size,
             guard=engine != SM and not direct,
         )
@@ -246,13 +245,10 @@ class DeviceRun(Run):
     def _engine(self, number: int) -> Engine[DeviceBatch]:
         with self.lock:
             if number not in self.decoders:
-                self.decoders[number] = self._make_engine(number)
+                limit = scratch_limit(self.options)
+                made = make_engine(ENGINES[number], self.device_id, scratch_limit=limit)
+                self.decoders[number] = made
             return self.decoders[number]
-
-    def _make_engine(self, number: int) -> Engine[DeviceBatch]:
-        if number == NVCOMP:
-            return NvcompEngine(self.device_id, memory_limit=scratch_limit(self.options))
-        return SmEngine(self.device_id) if number == SM else HardwareEngine(self.device_id)
 
     # --- Windows ----------------------------------------------------------------------------------
 
@@ -283,7 +279,7 @@ class DeviceRun(Run):
         base = work.window
         if self.direct[engine] and self.target:
             base = self.target.address + int(rows["dst_offset"][0])
-        source = work.source(stored.size, ENGINES[engine])
+        source = work.source(stored.size, engine)
         submitted = DeviceBatch(rows, src + source, dst + base, work.actual, work.stream)
         outcome = self._engine(engine).submit(submitted).wait()
         if not outcome.code:

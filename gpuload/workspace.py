@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuload import driver
+from gpuload.engines.choice import HARDWARE
 from gpuload.memory import copy, device_memory, host_view, staging_memory
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ _UNIT = 2 << 20
 _GUARD = 256 << 20
 #: Engines that are given stored bytes in memory of the host. What others are given is copied to the
 #: device first: a copy reaches 55 GB/s, kernels that read over the link 37 to 46 on an H200.
-READS_OVER_THE_LINK = frozenset({"hardware"})
+READS_OVER_THE_LINK = frozenset({HARDWARE})
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,7 @@ class Workspace:
         with driver.calling("cuStreamSynchronize", "the last use of a window"):
             self.stream.sync()
 
-    def source(self, size: int, engine: str) -> int:
+    def source(self, size: int, engine: int) -> int:
         """Return where an engine finds the first `size` bytes of `stored`."""
         staging = int(self._staging.handle)
         if engine in READS_OVER_THE_LINK or size > self._sizes.landed:

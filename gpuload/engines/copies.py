@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuload import driver
 from gpuload.batch import ALGORITHMS, PARAMS_DTYPE
 from gpuload.chunks import Codec
 from gpuload.kernels import compiler
-from gpuload.kernels.variants import BLOCK, Variant
+from gpuload.kernels.launches import launch
+from gpuload.kernels.variants import Variant
 from gpuload.memory import copy
 
 if TYPE_CHECKING:
@@ -108,13 +108,13 @@ class Copies:
         for to, of, size in zip(*(c.tolist() for c in self._by_driver[group]), strict=True):
             copy(to, of, size, stream)
         first, last = self._ends[group : group + 2]
-        if last > first:
-            statuses = words + 4 * (self.launched + first)
-            self._launch(params + PARAMS_DTYPE.itemsize * first, last - first, statuses, stream)
-
-    def _launch(self, params: int, count: int, statuses: int, stream: Stream) -> None:
-        from cuda.core import LaunchConfig, launch
-
-        config = LaunchConfig(grid=_RAW.blocks(count), block=BLOCK)
-        with driver.calling("cuLaunchKernelEx", f"{count} copies"):
-            launch(stream, config, self._kernel, params, np.uint32(count), statuses)
+        if self._kernel is not None and last > first:
+            launch(
+                self._kernel,
+                _RAW,
+                stream,
+                params=params + PARAMS_DTYPE.itemsize * first,
+                count=last - first,
+                statuses=words + 4 * (self.launched + first),
+                what="copies",
+            )

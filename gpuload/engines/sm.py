@@ -20,7 +20,8 @@ from gpuload.engines.pinned import PinnedEngine
 from gpuload.engines.refusals import KERNELS, sm_refusals
 from gpuload.engines.sizes import compare_sizes
 from gpuload.kernels import compiler
-from gpuload.kernels.variants import BLOCK, choose
+from gpuload.kernels.launches import launch
+from gpuload.kernels.variants import choose
 from gpuload.memory import host_view
 
 if TYPE_CHECKING:
@@ -92,14 +93,10 @@ class SmEngine(PinnedEngine):
         return partial(_outcome, batch, block, order)
 
     def _launch(self, variant: Variant, block: PinnedBlock, batch: DeviceBatch) -> None:
-        from cuda.core import LaunchConfig, launch
-
         kernel = compiler.kernel(self.device_id, variant.codec, variant.lanes)
         count, params = batch.rows.size, block.address
-        config = LaunchConfig(grid=variant.blocks(count), block=BLOCK)
-        with driver.calling("cuLaunchKernelEx", f"{count} chunks"):
-            statuses = params + _PARAMS * count
-            launch(batch.stream, config, kernel, params, np.uint32(count), statuses)
+        statuses = params + _PARAMS * count
+        launch(kernel, variant, batch.stream, params=params, count=count, statuses=statuses)
 
 
 def _fill(block: PinnedBlock, batch: DeviceBatch) -> npt.NDArray[np.intp] | None:

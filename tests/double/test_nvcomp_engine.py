@@ -17,7 +17,7 @@ from gpuload.errors import DriverError, GpuloadError, MemoryLimitError
 from gpuload.kernels import compiler
 from gpuload.memory import copy
 from tests.engines.engine_tests import SOME_BYTES, EngineTests, Result, check
-from tests.helpers.benches import Bench, workbench
+from tests.helpers.benches import Bench, decode, workbench
 from tests.helpers.device_loads import hang_ends_the_process
 from tests.helpers.fakecuda import Code
 from tests.helpers.fakenvcomp import FakeNvcomp
@@ -57,14 +57,6 @@ def engine(bench):
     made.close()
 
 
-def decode(bench, engine, payloads, bad=(), **starts):
-    work = lay_out(payloads, **starts)
-    placed = bench.place(work)
-    outcome = engine.submit(placed.batch).wait()
-    check(payloads, work, Result(outcome, bench.fetch(placed.window)[: work.out.size]), bad)
-    return outcome
-
-
 def mixed(*sizes):
     """Return rows of all codecs and of none, in turn."""
     codecs = [Codec.RAW, *CODECS]
@@ -88,9 +80,7 @@ class TestNvcompEngine(EngineTests):
 
     def start(self, engine, work):
         assert not any(self.refused(engine, work.rows))
-        placed = self.bench.place(work)
-        submission = engine.submit(placed.batch)
-        return lambda: Result(submission.wait(), self.bench.fetch(placed.window)[: work.out.size])
+        return self.bench.start(engine, work)
 
     def test_refuses_unsupported_codecs(self, engine):
         """As every engine does; Snappy's preamble has to be there, too."""

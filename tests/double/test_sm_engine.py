@@ -16,8 +16,9 @@ from gpuload.engines.base import Status
 from gpuload.engines.sm import SmEngine
 from gpuload.errors import DriverError, GpuloadError
 from gpuload.kernels.variants import Variant
-from tests.double.test_hardware_engine import DAMAGED, Bench, workbench
+from tests.double.test_hardware_engine import DAMAGED
 from tests.engines.engine_tests import EngineTests, Result, check
+from tests.helpers.benches import Bench, decode, workbench
 from tests.helpers.damaged_batches import check_damaged, damaged_batch
 from tests.helpers.device_loads import hang_ends_the_process
 from tests.helpers.fakecuda import Code
@@ -40,14 +41,6 @@ def engine(bench):
     made.close()
 
 
-def decode(bench, engine, payloads, bad=(), **starts):
-    work = lay_out(payloads, **starts)
-    placed = bench.place(work)
-    outcome = engine.submit(placed.batch).wait()
-    check(payloads, work, Result(outcome, bench.fetch(placed.window)[: work.out.size]), bad)
-    return outcome
-
-
 def mixed(*sizes):
     """Return rows of all codecs and of none, in turn."""
     return [encode(ALL[n % 3], sample("text", size, n)) for n, size in enumerate(sizes)]
@@ -68,9 +61,7 @@ class TestSmEngine(EngineTests):
 
     def start(self, engine, work):
         assert not any(self.refused(engine, work.rows))
-        placed = self.bench.place(work)
-        submission = engine.submit(placed.batch)
-        return lambda: Result(submission.wait(), self.bench.fetch(placed.window)[: work.out.size])
+        return self.bench.start(engine, work)
 
     def test_refuses_dictionaries(self, engine):
         rows = make_table(

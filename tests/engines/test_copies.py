@@ -8,6 +8,7 @@ import pytest
 pytest.importorskip("cuda.core", reason="cuda.core is not installed")
 
 from gpuload.batch import PARAMS_DTYPE
+from gpuload.engines import copies as engine_copies
 from gpuload.engines.copies import WORD_SIZE, Copies
 from gpuload.engines.nvcomp_arrays import NO_SIZE, NO_STATUS, Layout
 from gpuload.engines.nvcomp_plan import Plan
@@ -69,7 +70,12 @@ def test_no_groups_have_nothing_to_fill():
 def test_launches_of_groups(monkeypatch):
     """Each has its own parameters and statuses, behind those of the groups before."""
     launches = []
-    monkeypatch.setattr(Copies, "_launch", lambda self, *arguments: launches.append(arguments))
+
+    def launch(kernel, variant, stream, *, params, count, statuses, what):
+        assert (kernel, variant.name, what) == (KERNEL, "raw_32", "copies")
+        launches.append((params, count, statuses, stream))
+
+    monkeypatch.setattr(engine_copies, "launch", launch)
     copies = Copies(KERNEL, [group(*[1] * 10), group(), group(*[2] * 20)])
     for number in (0, 1, 2):
         copies.run(number, 0x10000, 0x90000, "stream")

@@ -11,16 +11,19 @@ import numpy as np
 from gpuload import driver
 from gpuload.engines.base import DeviceBatch
 from gpuload.memory import DecompressMemory, HostNumaMemory, copy, host_view
+from tests.engines.engine_tests import Result, check
+from tests.helpers.payloads import lay_out
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
     from cuda.core import Buffer, Stream
 
+    from gpuload.engines.base import Engine, Outcome
     from tests.helpers.payloads import Work
 
-__all__ = ["Bench", "Placed", "workbench"]
+__all__ = ["Bench", "Placed", "decode", "workbench"]
 
 _GUARD = 64 << 20
 
@@ -76,6 +79,20 @@ class Bench:
         copy(int(landing.handle), int(window.handle), window.size, self.stream)
         self.stream.sync()
         return host_view(landing).copy()
+
+    def start(self, engine: Engine[DeviceBatch], work: Work) -> Callable[[], Result]:
+        """Submit a batch; what is returned waits for it."""
+        placed = self.place(work)
+        submission = engine.submit(placed.batch)
+        return lambda: Result(submission.wait(), self.fetch(placed.window)[: work.out.size])
+
+
+def decode(bench, engine, payloads, bad=(), **starts) -> Outcome:
+    """Decode payloads, check what comes of them, and return the outcome."""
+    work = lay_out(payloads, **starts)
+    result = bench.start(engine, work)()
+    check(payloads, work, result, bad)
+    return result.outcome
 
 
 @contextmanager
