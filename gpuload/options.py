@@ -12,6 +12,9 @@ OnError = Literal["raise", "retry-host", "skip"]
 #: Engines by name, in the order in which "auto" tries them.
 ENGINES = ("hardware", "sm", "nvcomp", "host")
 
+#: How stored bytes may come to a device.
+WAYS = ("mapped", "read")
+
 #: Scratch memory of a load beyond its result, in bytes.
 DEFAULT_MEMORY_LIMIT = 256 << 20
 #: Largest Zstandard window that is decoded without asking (RFC 8878 recommends at least 8 MiB; the
@@ -64,6 +67,11 @@ class Options:
         Dictionary for Zstandard and LZ4 frames that were made with one.
     strict : bool
         Turn warnings about a file's format into errors.
+    way : "auto", "mapped" or "read"
+        How the stored bytes of a local file come to a device: "mapped" pins pages of the file and
+        has them copied from where they are, which takes one CPU core; "read" reads them into a ring
+        of pinned memory, on several. "auto" takes what was measured fastest for the cores there
+        are. Other sources are read.
     """
 
     engine: str = "auto"
@@ -77,12 +85,14 @@ class Options:
     window_limit: int = DEFAULT_WINDOW_LIMIT
     dictionary: bytes | None = None
     strict: bool = False
+    way: str = "auto"
 
     def __post_init__(self) -> None:
         for name in ("threads", "memory_limit", "max_output", "window_limit"):
             _check_number(name, getattr(self, name), 0 if name == "max_output" else 1)
         if self.dictionary is not None and not isinstance(self.dictionary, bytes):
             raise TypeError(f"dictionary must be bytes, not {type(self.dictionary).__name__}")
+        _check_choice("way", self.way, ("auto", *WAYS))
         _check_choice("engine", self.engine, ("auto", *ENGINES))
         _check_choice("on_error", self.on_error, get_args(OnError))
         if self.trusted is not None and not isinstance(self.trusted, bool):

@@ -11,8 +11,33 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gpuload.errors import ChunkFailure
+    from gpuload.stages import Stage
 
-__all__ = ["Report", "checksum_counts"]
+__all__ = ["Report", "WindowStats", "checksum_counts"]
+
+
+@dataclass(frozen=True)
+class WindowStats:
+    """A window that a device decoded.
+
+    Attributes
+    ----------
+    engine, way : str
+        Who decoded it, and how its stored bytes came to the device (see `Report.ways`).
+    chunks, stored_size, raw_size : int
+        Its rows, and their bytes.
+    start, submitted, stop : float
+        When it was begun, given to the device, and settled; seconds since the load began.
+    """
+
+    engine: str
+    way: str
+    chunks: int
+    stored_size: int
+    raw_size: int
+    start: float
+    submitted: float
+    stop: float
 
 
 @dataclass
@@ -37,6 +62,18 @@ class Report:
         For each engine that did not, or not everything, why.
     threads : int
         Worker threads.
+    ways : dict of str to int
+        How stored bytes came to a device, and how many of them: "mapped" (pages of the file, pinned
+        and copied from where they are), "read" (into a staging ring) or "remote" (the same, by
+        ranges of an object). Empty if the host decoded.
+    stages : dict of str to Stage
+        What each stage of the load did, and when (`gpuload.stages.STAGES`).
+    windows : list of WindowStats
+        The windows that a device decoded.
+    peak_host, peak_device : int
+        Most bytes of staging and scratch memory at a time, beyond the result.
+    verified_on : dict of str to int
+        How many of the checksums in `verified` were computed by the "device" and by the "host".
     """
 
     raw_size: int = 0
@@ -49,6 +86,12 @@ class Report:
     engine: str = "host"
     passed_over: dict[str, str] = field(default_factory=dict)
     threads: int = 1
+    ways: dict[str, int] = field(default_factory=dict)
+    stages: dict[str, Stage] = field(default_factory=dict)
+    windows: list[WindowStats] = field(default_factory=list)
+    peak_host: int = 0
+    peak_device: int = 0
+    verified_on: dict[str, int] = field(default_factory=dict)
 
 
 def checksum_counts(counts: Mapping[int, int]) -> dict[str, int]:
