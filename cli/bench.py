@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .messages import FAILURES, complain, describe, json_line, printable
+from .bench_file import command as files
+from .bench_options import device_option, each_once, json_errors, json_option, repeats_option
+from .messages import complain, json_line, printable
 from .options import examples, parse_size, size_option, threads_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from .bench_plan import Plan
 
 __all__ = ["ENGINES", "command"]
@@ -26,18 +26,25 @@ ENGINES = ("sm", "nvcomp", "hardware", "host")
 _SMALLEST_CHUNK, _LARGEST_CHUNK = 1 << 10, 512 << 20
 
 
-@click.group(
-    epilog=examples(
-        "gpuload bench kernels",
-        "gpuload bench kernels --codec lz4 --chunk-size 64K --chunk-size 1M --json",
-    )
-)
+class _Bench(click.Group):
+    """A group to which everything but the names of its commands is a file to load."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        # Behind "--" nothing is an option of the group, which has none. Without any argument, the
+        # second one goes to the command that says that a file is missing.
+        return super().parse_args(ctx, ["--", *(args or ["--"])])
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args[0] in self.commands:
+            return super().resolve_command(ctx, args)
+        return None, files, args
+
+
+@click.group(cls=_Bench)
 def command() -> None:
-    """Measure how fast this machine decodes."""
-
-
-def _each_once(_: click.Context, __: click.Parameter, names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(names))
+    """Measure how fast this machine loads files and decodes."""
 
 
 def _chunk_sizes(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> tuple[int, ...]:
@@ -76,7 +83,7 @@ def _count(text: str) -> int | None:
     type=click.Choice(_CODECS),
     multiple=True,
     default=_DEFAULT_CODECS,
-    callback=_each_once,
+    callback=each_once,
     help="What to decode.  [default: lz4 and snappy, for which there are kernels]",
 )
 @click.option(
@@ -84,7 +91,7 @@ def _count(text: str) -> int | None:
     type=click.Choice(_DATA),
     multiple=True,
     default=_DATA,
-    callback=_each_once,
+    callback=each_once,
     help="Python sources, shared libraries, bfloat16 weights, or a rounded float32 field.  "
     "[default: all of them]",
 )
@@ -110,7 +117,7 @@ def _count(text: str) -> int | None:
     "engines",
     type=click.Choice(ENGINES),
     multiple=True,
-    callback=_each_once,
+    callback=each_once,
     help="Who decodes.  [default: every engine that can run here]",
 )
 @size_option(
@@ -119,26 +126,15 @@ def _count(text: str) -> int | None:
     default="1G",
     help="Bytes of each data set; it should be several times the GPU's cache.  [default: 1G]",
 )
-@click.option(
-    "--repeats",
-    type=click.IntRange(min=1, max=1000),
-    default=7,
-    metavar="N",
-    help="Runs after a warm-up; the median counts.  [default: 7]",
-)
-@click.option(
-    "--device",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="The GPU, as gpuload doctor numbers them.",
-)
+@repeats_option(7)
+@device_option
 @click.option(
     "--mapped",
     is_flag=True,
     help="Keep the stored chunks in host memory, where the GPU reads them over the link.",
 )
 @threads_option
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, at the end.")
+@json_option
 def kernels(*, device: int | None, as_json: bool, threads: int | None, **settings: Any) -> None:
     """Compare engines: GB/s of decompressed bytes, side by side in one process.
 
@@ -161,24 +157,11 @@ def kernels(*, device: int | None, as_json: bool, threads: int | None, **setting
     from .bench_plan import Plan, describe, find_device
 
     plan = Plan(**settings, threads=threads or available_cpus())
-    with _json_errors(as_json=as_json):
+    with json_errors(as_json=as_json):
         device_id = find_device(device)
         with driver.on_device(device_id):
             report = describe(plan, device_id)
             _measure(plan, device_id, report, as_json=as_json)
-
-
-@contextlib.contextmanager
-def _json_errors(*, as_json: bool) -> Iterator[None]:
-    """Print an error also as the JSON object that a program waits for."""
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except FAILURES as error:
-        if as_json:
-            click.echo(json_line({"ok": False, "error": "\n".join(describe(error))}))
-        raise
 
 
 def _check_sizes(*, size: int, chunk_sizes: tuple[int, ...], **_: object) -> None:

@@ -18,7 +18,7 @@ from .messages import human_size
 
 Record = dict[str, Any]
 
-__all__ = ["Plan", "describe", "find_device"]
+__all__ = ["Plan", "describe", "device_facts", "find_device", "versions"]
 
 #: A content of fewer caches than this would stay in them.
 _CACHES = 4
@@ -109,8 +109,8 @@ def describe(plan: Plan, device_id: int) -> Record:
         "gpuload": gpuload.__version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "device": {"number": device_id, "l2_cache": cache, **_device(device_id)},
-        "versions": _versions(),
+        "device": {"number": device_id, "l2_cache": cache, **device_facts(device_id)},
+        "versions": versions(),
         "plan": asdict(plan),
         "columns": [*(name for name in ENGINES if name in {*wanted} - {*reasons}), "copy"],
         "unavailable": reasons,
@@ -132,7 +132,8 @@ def _notes(size: int, cache: int) -> list[str]:
     return ["{} may stay in the device's cache of {}: give a larger --size".format(*sizes)]
 
 
-def _device(device_id: int) -> Record:
+def device_facts(device_id: int) -> Record:
+    """Return what a device and its driver are."""
     known = driver.capabilities(device_id)
     return {
         "name": known.name,
@@ -151,9 +152,10 @@ def _driver_version() -> str | None:
         return None
 
 
-def _versions() -> dict[str, str]:
+def versions(*more: str) -> dict[str, str]:
+    """Return the versions of those packages that are installed."""
     found = {}
-    for package in _PACKAGES:
+    for package in (*_PACKAGES, *more):
         try:
             found[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from gpuload.chunks import Codec
+from gpuload.chunks import Checksum, Codec
 
 if TYPE_CHECKING:
     from gpuload.chunks import ChunkTable
 
-__all__ = ["ALGORITHMS", "DRIVER_CODECS", "PARAMS_DTYPE", "build"]
+__all__ = ["ALGORITHMS", "DRIVER_CODECS", "PARAMS_DTYPE", "SUMS", "build", "largest_first"]
 
 PARAMS_DTYPE = np.dtype(
     [
@@ -35,6 +35,14 @@ PARAMS_DTYPE = np.dtype(
 DRIVER_CODECS = {Codec.DEFLATE: 1, Codec.SNAPPY: 2, Codec.LZ4: 4}
 #: The `algo` of every codec that decodes in a batch.
 ALGORITHMS = {**DRIVER_CODECS, Codec.RAW: 256, Codec.ZSTD: 257, Codec.GDEFLATE: 258}
+#: The `algo` of every checksum that there is a kernel for (``Algo`` in gpuload/kernels/batch.cuh).
+SUMS = {
+    Checksum.CRC32: 512,
+    Checksum.CRC32C_MASKED: 513,
+    Checksum.XXH32_STORED: 514,
+    Checksum.XXH32: 514,
+    Checksum.XXH64_LOW: 515,
+}
 
 _CODES = np.zeros(max(Codec) + 1, np.int32)
 for _codec, _code in ALGORITHMS.items():
@@ -68,7 +76,7 @@ def build(
     order : ndarray of intp, shape (n,)
         ``params[i]`` is the operation of ``rows[order[i]]``.
     """
-    order = _largest_first(rows["raw_size"])
+    order = largest_first(rows["raw_size"])
     params = np.zeros(rows.size, PARAMS_DTYPE)
     # Taking from a column on its own is twice as fast as from the rows, which lie far apart.
     params["src_num_bytes"] = np.ascontiguousarray(rows["stored_size"])[order]
@@ -80,7 +88,7 @@ def build(
     return params, order
 
 
-def _largest_first(sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
+def largest_first(sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
     """Return a stable order of descending sizes."""
     largest, number_bits = int(sizes.max(initial=0)), sizes.size.bit_length()
     if largest.bit_length() + number_bits > 64:

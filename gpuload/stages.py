@@ -6,6 +6,7 @@ range, where the package ``nvtx`` is installed and a profiler looks (``nvtx`` do
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import threading
@@ -71,6 +72,10 @@ class Stages:
         self.stages = {name: Stage() for name in STAGES}
         self._lock = threading.Lock()
 
+    def now(self) -> float:
+        """Return the seconds since the load began."""
+        return time.perf_counter() - self.began
+
     def add(self, name: str, size: int, start: float, stop: float) -> None:
         """Add an interval, in seconds since the load began."""
         stage = self.stages[name]
@@ -82,16 +87,25 @@ class Stages:
     @contextmanager
     def measure(self, name: str, size: int) -> Iterator[None]:
         """Add the time that a block takes for so many bytes."""
+        start = self.now()
+        try:
+            with self.range(name):
+                yield
+        finally:
+            self.add(name, size, start, self.now())
+
+    @contextmanager
+    def range(self, name: str) -> Iterator[None]:
+        """Show a block to profilers."""
         ranges = _nvtx()
-        if ranges:
-            ranges.push_range(name, domain="gpuload")
-        start = time.perf_counter() - self.began
+        if ranges is None:
+            yield
+            return
+        ranges.push_range(name, domain="gpuload")
         try:
             yield
         finally:
-            self.add(name, size, start, time.perf_counter() - self.began)
-            if ranges:
-                ranges.pop_range(domain="gpuload")
+            ranges.pop_range(domain="gpuload")
 
     def used(self) -> dict[str, Stage]:
         """Return the stages that anything went through."""
@@ -103,6 +117,4 @@ def _nvtx() -> Any:
     """Return the package nvtx where it is installed and a profiler has told where to send to."""
     if not any(name in os.environ for name in _PROFILED) or not importlib.util.find_spec("nvtx"):
         return None
-    import nvtx
-
-    return nvtx
+    return importlib.import_module("nvtx")

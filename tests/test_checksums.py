@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
 import sys
 import zlib
 
+import google_crc32c
 import numpy as np
 import pytest
 
@@ -179,3 +181,49 @@ def test_crc32_goes_on(crc32):
     for start in range(0, len(data), 7777):
         so_far = crc32(data[start : start + 7777], so_far)
     assert so_far == zlib.crc32(data)
+
+
+# --- Combining ------------------------------------------------------------------------------------
+
+
+def parts_of(rng, count):
+    """Return parts of many sizes, also empty ones."""
+    return [rng.randbytes(rng.choice((0, 1, 7, 300, rng.randrange(70_000)))) for _ in range(count)]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 50])
+def test_combined_crc32(count):
+    parts = parts_of(random.Random(count), count)
+    found = checksums.combine_crc32([zlib.crc32(part) for part in parts], [*map(len, parts)])
+    assert found == zlib.crc32(b"".join(parts))
+
+
+@pytest.mark.parametrize(
+    ("kind", "crc"),
+    [(Checksum.CRC32, zlib.crc32), (Checksum.CRC32C_MASKED, google_crc32c.value)],
+)
+def test_combined_crcs_of_many(kind, crc):
+    rng = random.Random(1)
+    groups = [parts_of(rng, rng.choice((0, 0, 1, 2, 9))) for _ in range(60)]
+    parts = [part for group in groups for part in group]
+    firsts = np.cumsum([0, *map(len, groups)])[:-1]
+    found = checksums.combine_crcs(kind, [*map(crc, parts)], [*map(len, parts)], firsts)
+    assert found.tolist() == [crc(b"".join(group)) for group in groups]
+
+
+def test_combined_crcs_of_nothing():
+    assert checksums.combine_crcs(Checksum.CRC32, [], [], []).tolist() == []
+
+
+def test_combined_crc32_of_very_large_parts():
+    """x^(2^32 - 1) is 1 modulo the polynomial, which is primitive: as many bits change nothing."""
+    size = 2**32 - 1  # bytes, whose bits are 8 times as many
+    assert checksums.combine_crc32([0x12345678, 0x9ABCDEF0], [5, size]) == 0x12345678 ^ 0x9ABCDEF0
+    assert checksums.combine_crc32([0x12345678, 0], [5, 2**62]) == checksums.combine_crc32(
+        [0x12345678, 0], [5, 2**62 % size]
+    )
+
+
+def test_masking_of_many():
+    crcs = np.array([0, 1, 0xE3069283, 0xFFFFFFFF], np.uint32)
+    assert checksums.masked(crcs).tolist() == [masked(crc) for crc in crcs.tolist()]

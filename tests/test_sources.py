@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import mmap
 import os
 import random
-import re
-import ssl
-import sys
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -18,10 +14,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gpuload.errors import FormatError, GpuloadError, MissingDependencyError
+from gpuload.errors import FormatError
 from gpuload.sources import (
     BytesSource,
-    FsspecSource,
     LocalFile,
     SpooledFile,
     open_source,
@@ -347,197 +342,6 @@ def pattern(start, size):
     first = start // 4
     words = np.arange(first, first + size // 4 + 2, dtype="<u4").tobytes()
     return words[start - 4 * first :][:size]
-
-
-class ResponseError(Exception):
-    """As aiohttp's ClientResponseError, which is no OSError."""
-
-    def __init__(self, status, message):
-        super().__init__(f"{status}, message={message!r}, url='x://y'")
-        self.status, self.message = status, message
-
-
-def not_found_because(cause):
-    """Return what fsspec's http makes of any error: that the URL was not found."""
-    error = FileNotFoundError("x://y")
-    error.__cause__ = cause
-    return error
-
-
-REFUSED = os.strerror(errno.ECONNREFUSED)
-MISSING = os.strerror(errno.ENOENT)
-#: What a file system raises, then type, number and text of the error that is passed on.
-CAUSES = [
-    (FileNotFoundError("x://y"), FileNotFoundError, errno.ENOENT, MISSING),
-    (FileNotFoundError(errno.ENOENT, MISSING, "/y"), FileNotFoundError, errno.ENOENT, MISSING),
-    (
-        not_found_because(ConnectionRefusedError(errno.ECONNREFUSED, "Connect call failed")),
-        ConnectionRefusedError,
-        errno.ECONNREFUSED,
-        REFUSED,
-    ),
-    # Of a name that does not resolve: the number is one of getaddrinfo's.
-    (not_found_because(OSError(-2, "unknown name")), OSError, errno.EIO, "[Errno -2] unknown name"),
-    (
-        not_found_because(ResponseError(404, "Not Found")),
-        FileNotFoundError,
-        errno.ENOENT,
-        "the server answers 404 Not Found",
-    ),
-    # Its numbers are OpenSSL's.
-    (not_found_because(ssl.SSLError(1, "wrong version")), OSError, errno.EIO, "wrong version"),
-    (ResponseError(503, ""), OSError, errno.EIO, "the server answers 503"),
-    (RuntimeError("no credentials"), OSError, errno.EIO, "no credentials"),
-    (TimeoutError(), OSError, errno.EIO, "TimeoutError"),
-]
-
-
-class TestFsspec:
-    def test_url(self):
-        with fsspec_object(None) as source:
-            assert source.name == "memory://test_sources/object"
-
-    def test_missing_object(self):
-        pytest.importorskip("fsspec", reason="fsspec is not installed")
-        with pytest.raises(FileNotFoundError):
-            open_source("memory://test_sources/missing")
-
-    def test_empty_object(self):
-        fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
-        fsspec.filesystem("memory").pipe_file("/test_sources/empty", b"")
-        with open_source("memory://test_sources/empty") as source:
-            assert source.size == 0
-            assert source.peek(0, 10) == b""
-
-    def test_object_that_shrinks(self):
-        fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
-        with fsspec_object(None) as source:
-            fsspec.filesystem("memory").pipe_file("/test_sources/object", CONTENT[:4000])
-            with pytest.raises(FormatError, match="it was 10000 bytes long when opened"):
-                source.read_exact(3000, memoryview(bytearray(2000)))
-
-    def test_local_url(self, path):
-        pytest.importorskip("fsspec", reason="fsspec is not installed")
-        with open_source(f"file://{path}") as source:
-            assert source.peek(0, 20_000) == CONTENT
-
-    def test_without_fsspec(self, monkeypatch):
-        monkeypatch.setitem(sys.modules, "fsspec", None)
-        with pytest.raises(MissingDependencyError) as caught:
-            open_source("s3://bucket/key.lz4")
-        assert "pip install 'gpuload[remote]'" in str(caught.value)
-        assert str(caught.value).count("s3://bucket/key.lz4") == 1
-        assert isinstance(caught.value, ImportError)
-        assert (caught.value.library, caught.value.extra) == ("fsspec", "remote")
-
-    # fsspec's http gives None where a server states no length.
-    def test_object_of_unknown_size(self, unsized):
-        with open_source(unsized) as source:
-            assert source.name == unsized
-            assert source.peek(0, 20_000) == CONTENT
-
-    @pytest.mark.parametrize(("offset", "size"), [(0, 4), (100, 4), (9_000, 1000)])
-    def test_server_that_ignores_ranges(self, offset, size):
-        """It answers with the whole file (RFC 9110, section 14.2)."""
-        source = answering(CONTENT)
-        buffer = bytearray(b"\xcd" * size)
-        for read in (source.readinto, source.read_exact):
-            with pytest.raises(GpuloadError, match=f"{size} bytes were asked for, 10000 came") as e:
-                read(offset, memoryview(buffer))
-            assert isinstance(e.value, OSError)
-            assert str(e.value).startswith(f"remote://file: byte {offset}: ")
-            assert "download the file" in str(e.value)
-        assert buffer == b"\xcd" * size
-        with pytest.raises(GpuloadError):
-            source.peek(offset, size)
-
-    def test_server_that_answers_exactly_everything(self):
-        assert answering(CONTENT).peek(0, 20_000) == CONTENT
-
-    @pytest.mark.parametrize("got", [0, 1, 99])
-    def test_answer_that_is_too_short(self, got):
-        source = answering(CONTENT[:got])
-        for read in (source.peek, source.peek_exact):
-            with pytest.raises(FormatError, match=f"{100 - got} bytes too early") as caught:
-                read(50, 100)
-            assert caught.value.offset == 50 + got
-
-    @pytest.mark.parametrize(("error", "kind", "code", "reason"), CAUSES)
-    def test_errors_say_why_and_where_once(self, error, kind, code, reason, failing):
-        url = failing(error)
-        with pytest.raises(OSError, match=re.escape(reason)) as caught:
-            open_source(url)
-        self.check(caught.value, kind, code, reason, url)
-
-    @pytest.mark.parametrize(("error", "kind", "code", "reason"), CAUSES)
-    def test_errors_while_reading(self, error, kind, code, reason):
-        with pytest.raises(OSError, match=re.escape(reason)) as caught:
-            answering(error).peek(0, 5)
-        self.check(caught.value, kind, code, reason, "remote://file")
-
-    def check(self, error, kind, code, reason, url):
-        assert type(error) is kind
-        assert (error.errno, error.strerror, error.filename) == (code, reason, url)
-        assert str(error).count(url) == 1
-
-    @pytest.mark.parametrize("error", [MemoryError(), ImportError("needs another package")])
-    def test_errors_that_are_not_of_the_remote(self, error, failing):
-        with pytest.raises(type(error)) as caught:
-            open_source(failing(error))
-        assert caught.value is error
-
-    def test_fsspec_is_not_imported_for_files(self, path, monkeypatch):
-        monkeypatch.setitem(sys.modules, "fsspec", None)
-        open_source(path).close()
-
-
-def answering(answer):
-    """Return a source of 10,000 bytes whose every request is answered so; an error is raised."""
-
-    class Files:
-        def cat_file(self, path, start, end):
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-    return FsspecSource(Files(), "file", len(CONTENT), "remote://file")
-
-
-@pytest.fixture
-def failing():
-    """Return the URL of an object whose size cannot be told because of an error."""
-    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
-
-    def url(error):
-        class Failing(fsspec.AbstractFileSystem):
-            protocol = "gpuload-failing"
-            cachable = False
-
-            def info(self, path, **more):
-                raise error
-
-        fsspec.register_implementation("gpuload-failing", Failing, clobber=True)
-        return "gpuload-failing://object"
-
-    return url
-
-
-@pytest.fixture
-def unsized():
-    """Return the URL of an object whose size the file system does not know."""
-    fsspec = pytest.importorskip("fsspec", reason="fsspec is not installed")
-
-    class Unsized(fsspec.AbstractFileSystem):
-        protocol = "gpuload-unsized"
-
-        def info(self, path, **more):
-            return {"name": path, "size": None, "type": "file"}
-
-        def _open(self, path, mode="rb", **more):
-            return io.BytesIO(CONTENT)
-
-    fsspec.register_implementation("gpuload-unsized", Unsized, clobber=True)
-    return "gpuload-unsized://object"
 
 
 class TestOpenSource:

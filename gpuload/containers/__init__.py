@@ -14,11 +14,13 @@ from gpuload.errors import FormatError
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuload.containers.base import Index
+    from gpuload.containers.base import Index, Listener
     from gpuload.options import Options
     from gpuload.sources import Source
 
-__all__ = ["FORMATS", "read_index"]
+    Read = Callable[..., Index]
+
+__all__ = ["FORMATS", "LISTED_ON_THE_WAY", "read_index"]
 
 #: Formats by name, as messages list them.
 FORMATS = {
@@ -28,13 +30,16 @@ FORMATS = {
     "snappy": "Snappy framing (ff 06 00 00 73 4e 61 50 70 59)",
 }
 
-_READERS: list[tuple[Callable[[bytes], bool], Callable[[Source, Options], Index]]] = [
+#: Formats whose readers hand over rows while they go.
+LISTED_ON_THE_WAY = ("lz4", "snappy", "bgzf")
+
+_READERS: list[tuple[Callable[[bytes], bool], Read]] = [
     (reader.is_magic, reader.read) for reader in (lz4, zstd, gzip, snappy)
 ]
 _SHOWN = 16
 
 
-def read_index(source: Source, options: Options) -> Index:
+def read_index(source: Source, options: Options, listener: Listener | None = None) -> Index:
     """Recognise the format of a source and read its index.
 
     Parameters
@@ -43,6 +48,8 @@ def read_index(source: Source, options: Options) -> Index:
         The file.
     options : Options
         `strict`, `dictionary` and `window_limit` matter here.
+    listener : Listener, optional
+        Is given the rows while they are found, by the readers in `LISTED_ON_THE_WAY`.
 
     Returns
     -------
@@ -60,20 +67,20 @@ def read_index(source: Source, options: Options) -> Index:
         If the file has more chunks than `memory_limit` has room for.
     """
     bounded = BoundedSource(source, options)
-    index = _read(bounded, options)
+    index = _read(bounded, options, listener)
     index.source = source
     return index
 
 
-def _read(source: Source, options: Options) -> Index:
+def _read(source: Source, options: Options, listener: Listener | None) -> Index:
     first = source.peek(0, _SHOWN)
     # Skippable frames are shared by LZ4 and Zstandard: what follows them decides.
     magic = source.peek(skippable.skip(source, 0), 4) if skippable.is_magic(first) else first
     for is_magic, read in _READERS:
         if is_magic(magic):
-            return read(source, options)
+            return read(source, options) if listener is None else read(source, options, listener)
     if skippable.is_magic(first) and not magic:
-        return lz4.read(source, options)
+        return lz4.read(source, options, listener)
     raise FormatError(_unknown(source, first), source=source.name, offset=0)
 
 

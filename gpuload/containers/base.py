@@ -7,7 +7,7 @@ that opening a file costs as little as walking it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -19,7 +19,32 @@ if TYPE_CHECKING:
 
     from gpuload.sources import Source
 
-__all__ = ["Asset", "Index"]
+__all__ = ["Asset", "Index", "Listener"]
+
+
+class Listener(Protocol):
+    """Takes the rows of a file while it is being listed.
+
+    Attributes
+    ----------
+    at : int
+        Offset from which on the reader hands over what it has found, when it gets to it.
+    """
+
+    at: int
+
+    def take(self, chunks: ChunkTable, spans: SpanTable, *, done: bool) -> None:
+        """Take the next rows, and the spans that end with one of them.
+
+        Parameters
+        ----------
+        chunks : ChunkTable
+            All rows whose payloads end before `at`, except for the last row that was found.
+        spans : SpanTable
+            Their rows count from the first row of the file.
+        done : bool
+            Whether these are the last rows.
+        """
 
 
 @dataclass(frozen=True)

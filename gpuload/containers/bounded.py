@@ -19,6 +19,8 @@ __all__ = ["BoundedSource"]
 #: Bytes of memory for each look at a source. A row takes 64 in the table and about as much again
 #: while the table is made; a Zstandard frame or an empty LZ4 frame takes up to 300.
 _BYTES_A_LOOK = 256
+#: Resident bytes that readers see at a time, and count their looks behind.
+_UNCOUNTED = 1 << 20
 
 
 class BoundedSource(Source):
@@ -45,10 +47,19 @@ class BoundedSource(Source):
 
     def peek(self, offset: int, size: int) -> bytes:
         """See `Source.peek`; a MemoryLimitError when there were too many."""
-        self._left -= 1
+        self.look(offset, 1)
+        return self.wrapped.peek(offset, size)
+
+    def resident(self, offset: int) -> tuple[memoryview, int]:
+        """See `Source.resident`; who looks into it says how often, by `look`."""
+        view, start = self.wrapped.resident(offset)
+        return view[: max(0, offset - start) + _UNCOUNTED], start
+
+    def look(self, offset: int, times: int) -> None:
+        """Count looks up to an offset; a MemoryLimitError when there were too many."""
+        self._left -= times
         if self._left < 0:
             raise MemoryLimitError(
                 f"{self.name}: byte {offset}: listing the chunks up to here takes more than "
                 f"memory_limit ({self._limit} bytes); raise it (--memory-limit)"
             )
-        return self.wrapped.peek(offset, size)

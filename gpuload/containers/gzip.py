@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuload.chunks import Checksum, ChunkTable, Codec, make_table, place
+from gpuload.chunks import SPAN_DTYPE, Checksum, ChunkTable, Codec, make_table, place
 from gpuload.codecs.gzip_header import (
     MAGIC,
     TRAILER_SIZE,
@@ -22,6 +22,7 @@ from gpuload.codecs.gzip_header import (
 from gpuload.containers.base import Index
 
 if TYPE_CHECKING:
+    from gpuload.containers.base import Listener
     from gpuload.errors import FormatError
     from gpuload.options import Options
     from gpuload.sources import Source
@@ -37,6 +38,7 @@ _DEFLATE_MINIMUM = 2
 _BLOCK_LIMIT = 1 << 16
 #: Header of a block with BC alone: MTIME, XFL and OS stand at [4:10], BSIZE at [16:18].
 _COMMON_SIZE = 18
+_JOINT_SIZE = TRAILER_SIZE + _COMMON_SIZE
 _COMMON_START = b"\x1f\x8b\x08\x04"
 _COMMON_EXTRA = b"\x06\x00BC\x02\x00"
 #: Ends a BGZF file that was written completely.
@@ -49,7 +51,7 @@ def is_magic(first: bytes) -> bool:
     return first[:2] == MAGIC
 
 
-def read(source: Source, options: Options) -> Index:
+def read(source: Source, options: Options, listener: Listener | None = None) -> Index:
     """Read the index of a gzip or BGZF file.
 
     Parameters
@@ -58,6 +60,8 @@ def read(source: Source, options: Options) -> Index:
         The file.
     options : Options
         `strict` matters here.
+    listener : Listener, optional
+        Is given the rows of a BGZF file while they are found.
 
     Returns
     -------
@@ -77,7 +81,7 @@ def read(source: Source, options: Options) -> Index:
         chunks = _serial_row(source, 0)
         details = _describe(header)
         return Index("gzip", source, chunks, serial=_SERIAL, strict=options.strict, details=details)
-    return _read_bgzf(source, options, header)
+    return _read_bgzf(source, options, header, listener)
 
 
 def _describe(header: MemberHeader) -> dict[str, Any]:
@@ -105,13 +109,32 @@ class _Blocks:
     #: Header sizes of the rows whose header is not the common one.
     header_sizes: dict[int, int] = field(default_factory=dict)
     end: int = 0
+    given: int = 0
+    looked: int = 0
+
+    def count_looks(self, source: Source, offset: int) -> None:
+        """Say how many blocks were found up to an offset."""
+        source.look(offset, len(self.starts) - self.looked)
+        self.looked = len(self.starts)
+
+    def give(self, source: Source, listener: Listener, last: int, *, done: bool) -> None:
+        """Give a listener the rows up to `last` (exclusive)."""
+        rows = _block_rows(source, self, self.given, last)
+        self.given = last
+        listener.take(rows, np.zeros(0, SPAN_DTYPE), done=done)
 
 
-def _read_bgzf(source: Source, options: Options, header: MemberHeader) -> Index:
-    blocks = _walk(source)
+def _read_bgzf(
+    source: Source, options: Options, header: MemberHeader, listener: Listener | None
+) -> Index:
+    blocks = _walk(source, listener)
     details = _describe(header) | {"blocks": len(blocks.starts)}
     index = Index(
-        "bgzf", source, _block_rows(source, blocks), strict=options.strict, details=details
+        "bgzf",
+        source,
+        _block_rows(source, blocks, 0, len(blocks.starts)),
+        strict=options.strict,
+        details=details,
     )
     last = source.peek(blocks.starts[-1], len(_EOF_BLOCK))
     details["eof_block"] = last == _EOF_BLOCK
@@ -119,13 +142,18 @@ def _read_bgzf(source: Source, options: Options, header: MemberHeader) -> Index:
         _append_plain_members(index, blocks.end)
     else:
         _check_end(index, blocks.end)
+    if listener:
+        # Members without a known end are nothing that it could be given.
+        blocks.give(source, listener, len(blocks.starts), done=not index.serial)
     return index
 
 
-def _walk(source: Source) -> _Blocks:
+def _walk(source: Source, listener: Listener | None) -> _Blocks:
     blocks = _Blocks()
-    starts, trailers, peek = blocks.starts, blocks.trailers, source.peek
-    start, head = 0, peek(0, _COMMON_SIZE)
+    starts, trailers = blocks.starts, blocks.trailers
+    start, head = 0, source.peek(0, _COMMON_SIZE)
+    view, first = source.resident(0)
+    last = len(view) - _JOINT_SIZE
     while True:
         header_size = _COMMON_SIZE
         if head[:4] == _COMMON_START and head[10:16] == _COMMON_EXTRA and len(head) == header_size:
@@ -139,14 +167,31 @@ def _walk(source: Source) -> _Blocks:
             raise _too_small(source, start, size, header_size)
         end = start + size
         # The trailer of a block and the header of the next stand together.
-        joint = peek(end - TRAILER_SIZE, TRAILER_SIZE + _COMMON_SIZE)
+        at = end - TRAILER_SIZE - first
+        if 0 <= at <= last:
+            joint = bytes(view[at : at + _JOINT_SIZE])
+        else:
+            joint = _look_further(source, listener, blocks, end - TRAILER_SIZE)
+            view, first = source.resident(end - TRAILER_SIZE)
+            last = len(view) - _JOINT_SIZE
         if len(joint) < TRAILER_SIZE:
             raise _cut(source, start, size, end - TRAILER_SIZE + len(joint))
         starts.append(start)
         trailers.append(joint[:TRAILER_SIZE])
         start, head = end, joint[TRAILER_SIZE:]
     blocks.end = start
+    blocks.count_looks(source, start)
     return blocks
+
+
+def _look_further(
+    source: Source, listener: Listener | None, blocks: _Blocks, offset: int
+) -> bytes:
+    """Return what joins two blocks where it lies outside of the bytes in memory so far."""
+    blocks.count_looks(source, offset)
+    if listener and offset >= listener.at and blocks.starts:
+        blocks.give(source, listener, len(blocks.starts) - 1, done=False)
+    return source.peek(offset, _JOINT_SIZE)
 
 
 def _uncommon_header(source: Source, offset: int, head: bytes) -> tuple[int, int]:
@@ -173,12 +218,15 @@ def _cut(source: Source, start: int, size: int, end: int) -> FormatError:
     )
 
 
-def _block_rows(source: Source, blocks: _Blocks) -> ChunkTable:
-    start = np.array(blocks.starts, np.uint64)
-    end = np.append(start[1:], np.uint64(blocks.end))
+def _block_rows(source: Source, blocks: _Blocks, first: int, last: int) -> ChunkTable:
+    start = np.array(blocks.starts[first:last], np.uint64)
+    end = np.array([*blocks.starts[first + 1 : last + 1], blocks.end][: start.size], np.uint64)
     header_size = np.full(start.size, _COMMON_SIZE, np.uint64)
-    header_size[list(blocks.header_sizes)] = list(blocks.header_sizes.values())
-    checksum, raw_size = np.frombuffer(b"".join(blocks.trailers), "<u4").reshape(-1, 2).T
+    for row, size in blocks.header_sizes.items():
+        if first <= row < last:
+            header_size[row - first] = size
+    trailers = b"".join(blocks.trailers[first:last])
+    checksum, raw_size = np.frombuffer(trailers, "<u4").reshape(-1, 2).T
     offset = start + header_size
     chunks = make_table(
         offset,

@@ -7,6 +7,7 @@ words are the only list of the blocks, so the walk visits each block once, betwe
 
 from __future__ import annotations
 
+import struct
 from array import array
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gpuload.chunks import ChunkTable
+    from gpuload.containers.base import Listener
     from gpuload.errors import FormatError
     from gpuload.options import Options
     from gpuload.sources import Source
@@ -40,6 +42,7 @@ _LEGACY_STORED_MAXIMUM = LEGACY_MAXIMUM + LEGACY_MAXIMUM // 255 + 16
 #: No byte of a block adds more to a length than this (LZ4 block format, "Compressed block format").
 _EXPANSION = 255
 _SHOWN = 16
+_WORD, _LONG = struct.Struct("<I"), struct.Struct("<Q")
 
 
 def is_magic(first: bytes) -> bool:
@@ -47,7 +50,7 @@ def is_magic(first: bytes) -> bool:
     return first[:4] in (MAGIC, LEGACY_MAGIC)
 
 
-def read(source: Source, options: Options) -> Index:
+def read(source: Source, options: Options, listener: Listener | None = None) -> Index:
     """Read the index of an LZ4 file, one row per block.
 
     Parameters
@@ -56,6 +59,8 @@ def read(source: Source, options: Options) -> Index:
         Frames from the first byte to the last.
     options : Options
         `dictionary` must be given for frames that name one.
+    listener : Listener, optional
+        Is given the rows while they are found.
 
     Returns
     -------
@@ -71,7 +76,7 @@ def read(source: Source, options: Options) -> Index:
     UnsupportedCodecError
         If a frame is of another version, or needs a dictionary that was not given.
     """
-    walk = _Walk(source, options)
+    walk = _Walk(source, options, listener)
     walk.run()
     return Index(
         format="lz4",
@@ -87,9 +92,10 @@ def read(source: Source, options: Options) -> Index:
 class _Walk:
     """The walk over a file, and the columns that it fills."""
 
-    def __init__(self, source: Source, options: Options) -> None:
+    def __init__(self, source: Source, options: Options, listener: Listener | None) -> None:
         self.source = source
         self.options = options
+        self.listener = listener
         # Arrays and not lists: a file can consist of blocks of four bytes.
         self.offsets = array("Q")
         self.words = array("Q")
@@ -98,12 +104,16 @@ class _Walk:
         self.counts: list[int] = []
         self.spans: list[tuple[int, int, int, int, int, int]] = []
         self.skippable_frames = 0
+        self.given = self.given_spans = self.looked = 0
 
     def run(self) -> None:
         """Visit every frame of the file."""
         position = self._visit(0)
         while position < self.source.size:
             position = self._visit(position)
+        self._count_looks(position)
+        if self.listener:
+            self._give(len(self.offsets), done=True)
 
     def _visit(self, start: int) -> int:
         magic = self.source.peek(start, 4)
@@ -112,42 +122,72 @@ class _Walk:
             return start + skippable.HEADER_SIZE + skippable.content_size(self.source, start)
         first = len(self.offsets)
         if magic == MAGIC:
-            frame = read_header(self.source, start, self.options)
-            end = self._add_span(frame, first, self._walk_blocks(frame))
+            self.frames.append(frame := read_header(self.source, start, self.options))
+            self.counts.append(0)
+            end = self._add_span(frame, first, self._walk_blocks(frame, first))
         elif magic == LEGACY_MAGIC:
-            frame = Frame(start, start + 4, legacy=True)
+            self.frames.append(frame := Frame(start, start + 4, legacy=True))
+            self.counts.append(0)
             end = self._walk_legacy_blocks(frame)
         else:
             raise _no_frame(self.source, start)
-        self.frames.append(frame)
-        self.counts.append(len(self.offsets) - first)
+        self.counts[-1] = len(self.offsets) - first
         return end
 
-    def _walk_blocks(self, frame: Frame) -> int:
+    def _walk_blocks(self, frame: Frame, first: int) -> int:
         """Note the blocks of a standard frame; return the offset behind its end mark."""
-        source = self.source
-        peek, from_bytes, limit = source.peek, int.from_bytes, frame.maximum
+        source, limit = self.source, frame.maximum
+        note_offset, note_word = self.offsets.append, self.words.append
+        note_checksum = self.checksums.append
         # What stands between two payloads: the checksum of the first, the size word of the second.
         shift, checksum_mask = (32, 0xFFFFFFFF) if frame.block_checksum else (0, 0)
-        between = 8 if frame.block_checksum else 4
+        between, unpack = (8, _LONG.unpack_from) if frame.block_checksum else (4, _WORD.unpack_from)
+        view, start = source.resident(frame.body)
+        last = len(view) - between
         position = frame.body + 4
-        word = from_bytes(source.peek_exact(frame.body, 4), "little")
+        word = int.from_bytes(source.peek_exact(frame.body, 4), "little")
         while word:
             size = word & _SIZE_MASK
             if size > limit:
                 message = f"a block of {size} stored bytes, in a frame of blocks up to {limit}"
                 raise source.broken(position - 4, message)
-            self.offsets.append(position)
-            self.words.append(word)
+            note_offset(position)
+            note_word(word)
             position += size
-            gap = peek(position, between)
-            if len(gap) != between:
-                raise source.cut_short(position, gap, between)
-            value = from_bytes(gap, "little")
-            self.checksums.append(value & checksum_mask)
+            at = position - start
+            if 0 <= at <= last:
+                (value,) = unpack(view, at)
+            else:
+                value = self._look_further(position, between, first)
+                view, start = source.resident(position)
+                last = len(view) - between
+            note_checksum(value & checksum_mask)
             word = value >> shift
             position += between
         return position
+
+    def _look_further(self, position: int, size: int, first: int) -> int:
+        """Return a number that lies outside of the bytes that are in memory so far."""
+        self._count_looks(position)
+        if self.listener and position >= self.listener.at:
+            # The last block has no checksum yet.
+            self.counts[-1] = len(self.offsets) - 1 - first
+            self._give(len(self.offsets) - 1, done=False)
+        found = self.source.peek(position, size)
+        if len(found) != size:
+            raise self.source.cut_short(position, found, size)
+        return int.from_bytes(found, "little")
+
+    def _count_looks(self, position: int) -> None:
+        self.source.look(position, len(self.offsets) - self.looked)
+        self.looked = len(self.offsets)
+
+    def _give(self, last: int, *, done: bool) -> None:
+        """Give the listener the rows up to `last` (exclusive)."""
+        assert self.listener is not None
+        chunks, spans = self.table(self.given, last), make_spans(self.spans[self.given_spans :])
+        self.given, self.given_spans = last, len(self.spans)
+        self.listener.take(chunks, spans, done=done)
 
     def _walk_legacy_blocks(self, frame: Frame) -> int:
         """Note the blocks of a legacy frame; return its end: that of the file, or a known magic."""
@@ -178,37 +218,52 @@ class _Walk:
             self.spans.append((first, count, size, frame.start + 6, 0, Checksum.NONE))
         return end
 
-    def table(self) -> ChunkTable:
-        """Return the chunk table of the blocks that were visited."""
-        words = np.array(self.words, np.uint64)
+    def table(self, first: int = 0, last: int | None = None) -> ChunkTable:
+        """Return the chunk table of the blocks that were visited, or of some of them."""
+        rows = slice(first, len(self.words) if last is None else last)
+        frames = _Frames(self.frames, self.counts, rows)
+        words = np.array(self.words[rows], np.uint64)
         raw = (words >> np.uint64(_RAW_SHIFT)).astype(np.bool_)
         stored = words & np.uint64(_SIZE_MASK)
-        bound = np.minimum(self._spread("maximum", np.uint64), stored * np.uint64(_EXPANSION))
-        summed = self._spread("block_checksum", np.bool_)
+        bound = np.minimum(frames.spread("maximum", np.uint64), stored * np.uint64(_EXPANSION))
+        summed = frames.spread("block_checksum", np.bool_)
         return make_table(
-            self.offsets,
+            self.offsets[rows],
             stored_size=stored,
             raw_size=np.where(raw, stored, bound),
             codec=np.where(raw, Codec.RAW, Codec.LZ4),
             exact=raw,
-            checksum=self.checksums,
+            checksum=self.checksums[rows],
             checksum_kind=np.where(summed, Checksum.XXH32_STORED, Checksum.NONE),
-            chained=self._chained(),
+            chained=frames.chained(),
             # A frame need not name the dictionary that it was made with.
             dictionary=~raw & (self.options.dictionary is not None),
         )
 
-    def _chained(self) -> npt.NDArray[np.bool_]:
-        """Return which rows have a row of the same linked frame before them."""
-        counts = np.array(self.counts, np.intp)
-        chained = ~self._spread("independent", np.bool_)
-        chained[(np.cumsum(counts) - counts)[counts > 0]] = False
-        return chained
 
-    def _spread(self, name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
+class _Frames:
+    """The frames of some rows."""
+
+    def __init__(self, frames: list[Frame], counts: list[int], rows: slice) -> None:
+        sizes = np.array(counts, np.intp)
+        ends = np.cumsum(sizes)
+        starts = ends - sizes
+        within = np.minimum(ends, rows.stop) - np.maximum(starts, rows.start)
+        chosen = np.flatnonzero(within > 0)
+        self._frames = [frames[number] for number in chosen.tolist()]
+        self._counts = within[chosen]
+        self._starts = starts[chosen] - rows.start
+
+    def spread(self, name: str, dtype: type[np.generic]) -> npt.NDArray[Any]:
         """Return an attribute of the frames, once for each of their rows."""
-        values = np.array([getattr(frame, name) for frame in self.frames], dtype)
-        return np.repeat(values, np.array(self.counts, np.intp))
+        values = np.array([getattr(frame, name) for frame in self._frames], dtype)
+        return np.repeat(values, self._counts)
+
+    def chained(self) -> npt.NDArray[np.bool_]:
+        """Return which rows have a row of the same linked frame before them."""
+        chained = ~self.spread("independent", np.bool_)
+        chained[self._starts[self._starts >= 0]] = False
+        return chained
 
 
 def _details(frames: list[Frame]) -> dict[str, Any]:

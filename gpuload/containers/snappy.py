@@ -7,12 +7,13 @@ preamble of the Snappy format. All of that is read with one call per chunk.
 
 from __future__ import annotations
 
+import struct
 from array import array
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuload.chunks import Checksum, Codec, make_table
+from gpuload.chunks import SPAN_DTYPE, Checksum, Codec, make_table
 from gpuload.containers.base import Index
 from gpuload.errors import UnsupportedCodecError
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gpuload.chunks import ChunkTable
+    from gpuload.containers.base import Listener
     from gpuload.errors import FormatError
     from gpuload.options import Options
     from gpuload.sources import Source
@@ -45,6 +47,7 @@ _DATA_START = _HEADER_SIZE + _CHECKSUM_SIZE
 #: What is read of each chunk; the word is the type and, above it, the length.
 _HEAD_DTYPE = np.dtype([("word", "<u4"), ("checksum", "<u4"), ("preamble", "u1", _PREAMBLE_SIZE)])
 _HEAD_SIZE = _HEAD_DTYPE.itemsize
+_WORD = struct.Struct("<I")
 #: Most bytes that a chunk may decode to (sections 4.2 and 4.3).
 _MAXIMUM = 65536
 #: No data chunk is longer: an element stores at most six bytes for each byte that it decodes to (a
@@ -57,7 +60,7 @@ def is_magic(first: bytes) -> bool:
     return first[:_HEADER_SIZE] == IDENTIFIER[:_HEADER_SIZE]
 
 
-def read(source: Source, options: Options) -> Index:
+def read(source: Source, options: Options, listener: Listener | None = None) -> Index:
     """Read the index of a Snappy file, one row per data chunk.
 
     Parameters
@@ -66,6 +69,8 @@ def read(source: Source, options: Options) -> Index:
         Chunks from the first byte to the last; the first is a stream identifier.
     options : Options
         `strict` is kept in the index.
+    listener : Listener, optional
+        Is given the rows while they are found.
 
     Returns
     -------
@@ -81,12 +86,12 @@ def read(source: Source, options: Options) -> Index:
     UnsupportedCodecError
         If there is a chunk of a type that must not be skipped (section 4.5).
     """
-    walk = _Walk(source)
+    walk = _Walk(source, listener)
     walk.run()
     return Index(
         format="snappy",
         source=source,
-        chunks=_table(source, walk.positions, walk.heads),
+        chunks=walk.table(0, len(walk.positions)),
         strict=options.strict,
         details={
             "identifiers": walk.identifiers,
@@ -99,34 +104,70 @@ def read(source: Source, options: Options) -> Index:
 class _Walk:
     """The walk over a stream: where its data chunks stand, and what they start with."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, listener: Listener | None) -> None:
         self.source = source
+        self.listener = listener
         # No objects per chunk: a file can consist of chunks of eight bytes.
         self.positions = array("Q")
         self.heads = bytearray()
         self.identifiers = 0
         self.padding_bytes = 0
         self.skipped_chunks = 0
+        self.given = self.looked = 0
 
     def run(self) -> None:
         """Visit every chunk of the stream."""
-        peek, end = self.source.peek, self.source.size
-        self._check_start(peek(0, len(IDENTIFIER)))
+        source, end = self.source, self.source.size
+        self._check_start(source.peek(0, len(IDENTIFIER)))
+        view, start = source.resident(0)
+        last, unpack, note = len(view) - _HEAD_SIZE, _WORD.unpack_from, self.positions.append
         position = 0
         while position < end:
-            head = peek(position, _HEAD_SIZE)
-            word = int.from_bytes(head[:_HEADER_SIZE], "little")
-            following = position + _HEADER_SIZE + (word >> 8)
-            got = len(head)
-            if following > end or (got < _HEAD_SIZE and got < following - position):
-                raise self._no_chunk(position, head, following)
-            if word & 0xFF <= _UNCOMPRESSED:
-                self.positions.append(position)
-                # Short only at the end of the file; nothing behind a chunk's end is looked at.
-                self.heads += head.ljust(_HEAD_SIZE, b"\0")
+            at = position - start
+            if 0 <= at <= last:
+                head: bytes | memoryview = view[at : at + _HEAD_SIZE]
+                (word,) = unpack(head)
             else:
-                self._pass_over(position, head, word >> 8)
+                head = self._look_further(position)
+                word = int.from_bytes(head[:_HEADER_SIZE], "little")
+                view, start = source.resident(position)
+                last = len(view) - _HEAD_SIZE
+            following = position + _HEADER_SIZE + (word >> 8)
+            if following > end or len(head) < min(_HEAD_SIZE, following - position):
+                raise self._no_chunk(position, bytes(head), following)
+            if word & 0xFF <= _UNCOMPRESSED:
+                note(position)
+                # Short only at the end of the file; nothing behind a chunk's end is looked at.
+                self.heads += head
+            else:
+                self._pass_over(position, bytes(head), word >> 8)
             position = following
+        self.heads = self.heads.ljust(_HEAD_SIZE * len(self.positions), b"\0")
+        self._count_looks(position)
+        if self.listener:
+            self._give(len(self.positions), done=True)
+
+    def _look_further(self, position: int) -> bytes:
+        """Return the start of a chunk that lies outside of the bytes in memory so far."""
+        self._count_looks(position)
+        if self.listener and position >= self.listener.at and self.looked:
+            self._give(self.looked - 1, done=False)
+        return self.source.peek(position, _HEAD_SIZE)
+
+    def _count_looks(self, position: int) -> None:
+        self.source.look(position, len(self.positions) - self.looked)
+        self.looked = len(self.positions)
+
+    def _give(self, last: int, *, done: bool) -> None:
+        """Give the listener the rows up to `last` (exclusive)."""
+        assert self.listener is not None
+        chunks, self.given = self.table(self.given, last), last
+        self.listener.take(chunks, np.zeros(0, SPAN_DTYPE), done=done)
+
+    def table(self, first: int, last: int) -> ChunkTable:
+        """Return the chunk table of some of the data chunks."""
+        heads = bytes(memoryview(self.heads)[_HEAD_SIZE * first : _HEAD_SIZE * last])
+        return _table(self.source, self.positions[first:last], heads)
 
     def _no_chunk(self, position: int, head: bytes, following: int) -> FormatError:
         """Return the error for bytes that would be a chunk up to `following`, past the end."""
@@ -175,7 +216,7 @@ def _may_be_chunk(head: bytes) -> bool:
     return head[0] <= _UNCOMPRESSED and length <= _LONGEST
 
 
-def _table(source: Source, positions: array[int], heads: bytearray) -> ChunkTable:
+def _table(source: Source, positions: array[int], heads: bytes) -> ChunkTable:
     """Return the chunk table of data chunks that start with `heads`."""
     head = np.frombuffer(heads, _HEAD_DTYPE)
     room = (head["word"] >> 8).astype(np.int64) - _CHECKSUM_SIZE

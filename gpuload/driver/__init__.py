@@ -28,6 +28,7 @@ from gpuload.driver.pools import (
     pool_free,
     pool_keep,
 )
+from gpuload.driver.transfers import mem_host_register, mem_host_unregister, memcpy_async
 from gpuload.driver.virtual import (
     Location,
     mem_address_free,
@@ -59,10 +60,13 @@ __all__ = [
     "mem_batch_decompress_async",
     "mem_create",
     "mem_granularity",
+    "mem_host_register",
+    "mem_host_unregister",
     "mem_map",
     "mem_release",
     "mem_set_access",
     "mem_unmap",
+    "memcpy_async",
     "memory_info",
     "on_device",
     "pointer",

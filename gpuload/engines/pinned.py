@@ -1,4 +1,4 @@
-"""Engines whose batches take along a block of pinned memory, and those blocks.
+"""Engines and other work whose batches take along a block of pinned memory, and those blocks.
 
 What the device reads and writes for a batch lies there until the device is done with it, so that
 submitting waits for nothing.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from gpuload import driver
 from gpuload.engines.base import DeviceBatch, Engine, Outcome, Submission
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 
     from cuda.core import Buffer, Event, Stream
 
-__all__ = ["PinnedBlock", "PinnedEngine"]
+__all__ = ["PinnedBlock", "PinnedEngine", "PinnedResult", "PinnedWork"]
+
+ResultT = TypeVar("ResultT")
 
 #: The smallest block, in bytes.
 _SMALLEST = 4096
@@ -99,23 +101,30 @@ class _PinnedBlocks:
             run_all(block.close for block in blocks)
 
 
-class PinnedEngine(Engine[DeviceBatch]):
-    """An engine whose batches each keep a block until the device is done.
+class PinnedWork:
+    """What submits batches that each keep a block until the device is done.
 
     Parameters
     ----------
     device_id : int
         The device; it is current in the threads that submit.
+
+    Attributes
+    ----------
+    name : str
+        What messages call it.
     """
+
+    name: ClassVar[str]
 
     def __init__(self, device_id: int) -> None:
         self.device_id = device_id
         self._blocks = _PinnedBlocks(device_id)
-        self._waiting: set[_PinnedSubmission] = set()
+        self._waiting: set[PinnedResult[Any]] = set()
 
-    def _submit(
-        self, size: int, stream: Stream, work: Callable[[PinnedBlock], Callable[[], Outcome]]
-    ) -> Submission:
+    def _start(
+        self, size: int, stream: Stream, work: Callable[[PinnedBlock], Callable[[], ResultT]]
+    ) -> PinnedResult[ResultT]:
         """Submit a batch.
 
         Parameters
@@ -125,7 +134,7 @@ class PinnedEngine(Engine[DeviceBatch]):
         stream : Stream
             What it is submitted to.
         work : callable
-            Submits it with a block, and returns what tells its outcome once all is done.
+            Submits it with a block, and returns what tells its result once all is done.
 
         Raises
         ------
@@ -134,16 +143,16 @@ class PinnedEngine(Engine[DeviceBatch]):
         """
         block = self._blocks.take(size)
         try:
-            outcome = work(block)
+            find = work(block)
             with driver.calling("cuEventRecord", "the end of a batch"):
                 stream.record(block.event)
         except BaseException:
             self._abandon(block, stream)
             raise
-        submission = _PinnedSubmission(self, block, outcome)
-        # A submission that is forgotten must keep its block until the device is done with it.
-        self._waiting.add(submission)
-        return submission
+        result = PinnedResult(self, block, find)
+        # What is forgotten must keep its block until the device is done with it.
+        self._waiting.add(result)
+        return result
 
     def _abandon(self, block: PinnedBlock, stream: Stream) -> None:
         """Take back the block of work that failed to be submitted in full."""
@@ -152,8 +161,8 @@ class PinnedEngine(Engine[DeviceBatch]):
             stream.sync()
             self._blocks.give_back(block)
 
-    def _release(self, submission: _PinnedSubmission, block: PinnedBlock) -> None:
-        self._waiting.discard(submission)
+    def _release(self, result: PinnedResult[Any], block: PinnedBlock) -> None:
+        self._waiting.discard(result)
         self._blocks.give_back(block)
 
     def close(self) -> None:
@@ -164,37 +173,66 @@ class PinnedEngine(Engine[DeviceBatch]):
         DriverError
             If work failed that nobody has waited for.
         """
-        ends = [submission.end for submission in list(self._waiting)]
+        ends = [result.end for result in list(self._waiting)]
         run_all([*ends, self._blocks.close])
 
 
-class _PinnedSubmission(Submission):
-    def __init__(
-        self, engine: PinnedEngine, block: PinnedBlock, outcome: Callable[[], Outcome]
-    ) -> None:
-        self._engine = engine
-        self._block = block
-        self._find = outcome
-        self._outcome: Outcome | None = None
+class PinnedResult(Generic[ResultT]):
+    """What comes of a batch on its way.
 
-    def wait(self) -> Outcome:
-        """See `Submission.wait`."""
-        if self._outcome is None:
+    Parameters
+    ----------
+    work : PinnedWork
+        What has submitted it.
+    block : PinnedBlock
+        What it keeps.
+    find : callable
+        Tells the result once all is done.
+    """
+
+    def __init__(self, work: PinnedWork, block: PinnedBlock, find: Callable[[], ResultT]) -> None:
+        self._work = work
+        self._block = block
+        self._find = find
+        self._found: list[ResultT] = []  # none or one
+
+    def wait(self) -> ResultT:
+        """Block until the batch is done and return what came of it."""
+        if not self._found:
             self._sync()
             try:
-                self._outcome = self._find()
+                self._found.append(self._find())
             finally:
-                self._engine._release(self, self._block)
-        return self._outcome
+                self._work._release(self, self._block)
+        return self._found[0]
 
     def end(self) -> None:
-        """Wait for the batch, and keep its outcome for whoever may still ask."""
+        """Wait for the batch, and keep its result for whoever may still ask."""
         self._sync()
         # What nobody has asked for is no error, also where its memory is gone.
         with contextlib.suppress(Exception):
-            self._outcome = self._find()
-        self._engine._release(self, self._block)
+            self._found.append(self._find())
+        self._work._release(self, self._block)
 
     def _sync(self) -> None:
-        with driver.calling("cuEventSynchronize", f"a batch of the {self._engine.name} engine"):
+        with driver.calling("cuEventSynchronize", f"a batch of the {self._work.name} engine"):
             self._block.event.sync()
+
+
+class PinnedEngine(PinnedWork, Engine[DeviceBatch]):
+    """An engine whose batches each keep a block until the device is done."""
+
+    def _submit(
+        self, size: int, stream: Stream, work: Callable[[PinnedBlock], Callable[[], Outcome]]
+    ) -> Submission:
+        """Submit a batch; see `_start`."""
+        return _PinnedSubmission(self._start(size, stream, work))
+
+
+class _PinnedSubmission(Submission):
+    def __init__(self, result: PinnedResult[Outcome]) -> None:
+        self._result = result
+
+    def wait(self) -> Outcome:
+        """See `Submission.wait`."""
+        return self._result.wait()

@@ -7,7 +7,6 @@ chunks harm nobody: destinations need no guard, and a row that fails is the only
 
 from __future__ import annotations
 
-import struct
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -15,12 +14,11 @@ import numpy as np
 
 from gpuload import batch as batches
 from gpuload import driver
+from gpuload.engines import operations
 from gpuload.engines.base import DeviceBatch, Outcome, Status, Submission
 from gpuload.engines.pinned import PinnedEngine
 from gpuload.engines.refusals import KERNELS, sm_refusals
 from gpuload.engines.sizes import compare_sizes
-from gpuload.kernels import compiler
-from gpuload.kernels.launches import launch
 from gpuload.kernels.variants import choose
 from gpuload.memory import host_view
 
@@ -35,12 +33,6 @@ if TYPE_CHECKING:
 
 __all__ = ["SmEngine"]
 
-#: Bytes of an operation's parameters, and of its status, which stand behind those of all.
-_PARAMS, _STATUS = batches.PARAMS_DTYPE.itemsize, 4
-#: The parameters and the status of a batch of one operation, in their order in `PARAMS_DTYPE`.
-_ONE = struct.Struct("<QQqqqi20xI")
-#: What stands in a status until a kernel writes it.
-_NOT_WRITTEN = 0xFFFFFFFF
 #: What a kernel's status says unless it is 0 (`Status` in gpuload/kernels/batch.cuh).
 _REASONS = {
     1: "the {stored} stored bytes end inside an element",
@@ -49,7 +41,7 @@ _REASONS = {
     4: "the {stored} stored bytes do not end as LZ4 asks of a block's last sequences, which the "
     "host may overlook (on_error='retry-host', --on-error)",
     5: "{stored} stored bytes, or {raw} decoded ones, are more than the kernel counts",
-    _NOT_WRITTEN: "the kernel did not say what became of it",
+    operations.NOT_WRITTEN: "the kernel did not say what became of it",
 }
 
 
@@ -83,7 +75,7 @@ class SmEngine(PinnedEngine):
             If the driver refuses, or a kernel can't be compiled or loaded.
         """
         driver.claim()
-        size = (_PARAMS + _STATUS) * batch.rows.size
+        size = operations.size_of(batch.rows.size)
         return self._submit(size, batch.stream, partial(self._run, batch))
 
     def _run(self, batch: DeviceBatch, block: PinnedBlock) -> Callable[[], Outcome]:
@@ -93,34 +85,29 @@ class SmEngine(PinnedEngine):
         return partial(_outcome, batch, block, order)
 
     def _launch(self, variant: Variant, block: PinnedBlock, batch: DeviceBatch) -> None:
-        kernel = compiler.kernel(self.device_id, variant.codec, variant.lanes)
-        count, params = batch.rows.size, block.address
-        statuses = params + _PARAMS * count
-        launch(kernel, variant, batch.stream, params=params, count=count, statuses=statuses)
+        count = batch.rows.size
+        operations.start(self.device_id, variant, block, batch.stream, count=count)
 
 
 def _fill(block: PinnedBlock, batch: DeviceBatch) -> npt.NDArray[np.intp] | None:
-    """Write a batch's parameters; return the row of each operation, None if it has one row.
-
-    Nothing is known of its statuses yet.
-    """
+    """Write a batch's parameters; return the row of each operation, None if it has one row."""
     rows, actual = batch.rows, int(batch.actual.handle)
     if rows.size == 1:
-        # Arrays of one element take several times as long.
-        row, src, dst = rows[0], int(batch.src[0]), int(batch.dst[0])
-        codec = batches.ALGORITHMS[row["codec"]]
-        sizes = row["stored_size"], row["raw_size"]
-        _ONE.pack_into(block.bytes, 0, *sizes, actual, src, dst, codec, _NOT_WRITTEN)
+        row = rows[0]
+        operations.write_one(
+            block,
+            stored=row["stored_size"],
+            room=row["raw_size"],
+            actual=actual,
+            src=int(batch.src[0]),
+            dst=int(batch.dst[0]),
+            algo=batches.ALGORITHMS[row["codec"]],
+        )
         return None
     words = actual + 4 * np.arange(rows.size)
     params, order = batches.build(rows, src=batch.src, dst=batch.dst, actual=words)
-    block.bytes[: params.nbytes].view(batches.PARAMS_DTYPE)[:] = params
-    _statuses(block, rows.size)[:] = _NOT_WRITTEN
+    operations.write(block, params)
     return order
-
-
-def _statuses(block: PinnedBlock, count: int) -> npt.NDArray[np.uint32]:
-    return block.bytes[_PARAMS * count : (_PARAMS + _STATUS) * count].view(np.uint32)
 
 
 def _variants(rows: ChunkTable, multiprocessors: int) -> list[Variant]:
@@ -146,7 +133,7 @@ def _outcome(batch: DeviceBatch, block: PinnedBlock, order: npt.NDArray[np.intp]
     """Return what became of a batch, once all is done."""
     rows, count = batch.rows, batch.rows.size
     outcome = Outcome.empty(count)
-    statuses = _statuses(block, count)
+    statuses = operations.statuses(block, count)
     for number in np.flatnonzero(statuses).tolist():
         row = number if order is None else int(order[number])
         sizes = {"stored": rows["stored_size"][row], "raw": rows["raw_size"][row]}

@@ -20,7 +20,7 @@ struct Params {
     u8 padding[20];
 };
 
-enum Algo : u32 { SNAPPY = 2, LZ4 = 4, RAW = 256 };
+enum Algo : u32 { SNAPPY = 2, LZ4 = 4, RAW = 256, CRC32 = 512, CRC32C = 513, XXH32 = 514, XXH64 = 515 };
 
 // Why an operation failed; gpuload/engines/sm.py has a sentence for each.
 enum Status : u32 {

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CODECS",
+    "SOURCES",
+    "SUMS",
     "Compiled",
     "architecture",
     "compile_codec",
@@ -34,8 +36,12 @@ __all__ = [
     "warm_up",
 ]
 
-#: The sources there are: `<name>.cu` beside this file.
+#: The codecs that have a kernel.
 CODECS = ("raw", "lz4", "snappy")
+#: The checksums that have one.
+SUMS = ("crc32", "crc32c", "xxh32", "xxh64")
+#: The sources there are: `<name>.cu` beside this file.
+SOURCES = (*CODECS, *SUMS)
 #: The oldest compute capability that the kernels are written for, and NVRTC 13 compiles for.
 _OLDEST = (7, 5)
 _SOURCES = Path(__file__).parent
@@ -129,12 +135,12 @@ def architecture(device_id: int) -> str:
 
 
 def compile_codec(codec: str, arch: str, *, folder: Path = _SOURCES) -> Compiled:
-    """Return the kernels of a codec for an architecture, from memory, from disk or compiled now.
+    """Return a source's kernels for an architecture, from memory, from disk or compiled now.
 
     Parameters
     ----------
     codec : str
-        One of `CODECS`.
+        One of `SOURCES`.
     arch : str
         Such as ``sm_90``.
     folder : Path
@@ -157,7 +163,7 @@ def compile_codec(codec: str, arch: str, *, folder: Path = _SOURCES) -> Compiled
 
 
 def kernel(device_id: int, codec: str, lanes: int) -> Kernel:
-    """Return the kernel that decodes with a number of lanes a chunk, loaded once a process.
+    """Return the kernel that has a number of lanes for each chunk, loaded once a process.
 
     Raises
     ------
@@ -179,7 +185,7 @@ def warm_up(arch: str) -> list[Compiled]:
     MissingDependencyError, DriverError
         See `compile_codec`.
     """
-    return [compile_codec(codec, arch) for codec in CODECS]
+    return [compile_codec(codec, arch) for codec in SOURCES]
 
 
 def _load(device_id: int, codec: str, lanes: int) -> Kernel:

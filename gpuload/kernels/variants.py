@@ -31,9 +31,9 @@ class Variant:
     Attributes
     ----------
     codec : str
-        The kernel's source, one of `gpuload.kernels.compiler.CODECS`.
+        The kernel's source, one of `gpuload.kernels.compiler.SOURCES`.
     lanes : int
-        Threads that decode a chunk together.
+        Threads that work on a chunk together.
     """
 
     codec: str

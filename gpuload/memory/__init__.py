@@ -6,6 +6,7 @@ used, after `gpuload.driver.unavailable` has said that there is one, and by noth
 
 from gpuload import driver
 from gpuload.memory.copies import copy
+from gpuload.memory.growing import GrowingMemory
 from gpuload.memory.mapped import DecompressMemory, HostNumaMemory, host_view
 from gpuload.memory.places import device_memory, staging_memory
 from gpuload.memory.pool import DecompressPool
@@ -15,6 +16,7 @@ from gpuload.memory.undo import run_all
 __all__ = [
     "DecompressMemory",
     "DecompressPool",
+    "GrowingMemory",
     "HostNumaMemory",
     "Slot",
     "StagingRing",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from cuda.core import Buffer  # noqa: TID253 (see __init__.py)
-
 from gpuload import driver
 
 if TYPE_CHECKING:
@@ -26,5 +24,4 @@ def copy(to: int, of: int, size: int, stream: Stream) -> None:
         If the driver refuses.
     """
     if size:
-        with driver.calling("cuMemcpyAsync", f"a copy of {size} bytes"):
-            Buffer.from_handle(to, size).copy_from(Buffer.from_handle(of, size), stream=stream)
+        driver.memcpy_async(to, of, size, int(stream.handle))

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
 
     from cuda.core import Buffer, Stream
 
-__all__ = ["DecompressMemory", "HostNumaMemory", "host_view"]
+__all__ = [
+    "DecompressMemory",
+    "HostNumaMemory",
+    "host_view",
+    "map_memory",
+    "round_up",
+    "wait_for",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,13 @@ def _map(size: int, reserved: int, location: Location, access: Sequence[Location
     with Undo() as undo:
         address = driver.mem_address_reserve(reserved, 0)
         undo.add(driver.mem_address_free, address, reserved)
+        map_memory(address, size, location, access)
+    return _Mapping(address, size, reserved)
+
+
+def map_memory(address: int, size: int, location: Location, access: Sequence[Location]) -> None:
+    """Put new memory at reserved addresses; what was done is taken back if a step fails."""
+    with Undo() as undo:
         handle = driver.mem_create(size, location)
         try:
             driver.mem_map(address, size, handle)
@@ -49,10 +63,10 @@ def _map(size: int, reserved: int, location: Location, access: Sequence[Location
             # The mapping keeps the memory, so that unmapping is all it takes to free it.
             driver.mem_release(handle)
         driver.mem_set_access(address, size, access)
-    return _Mapping(address, size, reserved)
 
 
-def _round_up(size: int, unit: int) -> int:
+def round_up(size: int, unit: int) -> int:
+    """Return the next multiple of a unit."""
     return -(-size // unit) * unit
 
 
@@ -82,19 +96,20 @@ class _MappedMemory(OwnMemory):
         with driver.on_device(device_id):
             #: The unit, in bytes, in which memory is taken.
             self.granularity = driver.mem_granularity(location)
-        self._guard = _round_up(guard, self.granularity)
+        self._guard = round_up(guard, self.granularity)
 
     def _take(self, size: int, stream: Stream) -> tuple[int, _Mapping]:
-        mapped = _round_up(size, self.granularity)
+        mapped = round_up(size, self.granularity)
         mapping = _map(mapped, mapped + self._guard, self._location, self._access)
         return mapping.address, mapping
 
     def _give_back(self, address: int, kept: _Mapping, stream: Stream | None) -> None:
         # cuMemUnmap does not wait for work that still uses the memory.
-        run_all([partial(_wait, stream, address), kept.free])
+        run_all([partial(wait_for, stream, address), kept.free])
 
 
-def _wait(stream: Stream | None, address: int) -> None:
+def wait_for(stream: Stream | None, address: int) -> None:
+    """Wait for the work of a stream that may use memory."""
     if stream is not None:
         with driver.calling("cuStreamSynchronize", f"the last use of the memory at {address:#x}"):
             stream.sync()

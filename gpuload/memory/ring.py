@@ -139,7 +139,7 @@ class StagingRing:
         device = driver.device(self.device_id)
         with driver.calling("cuStreamCreateWithPriority", "a staging ring"):
             # The buffer is freed after the work of this stream, which waits for the slots' uses.
-            self._stream = device.create_stream()
+            self._stream = driver.shield(device.create_stream())
         undo.add(self._stream.close)
         pitch = -(-self.slot_size // _ALIGNMENT) * _ALIGNMENT
         self._buffer = memory.allocate(self.slots * pitch, stream=self._stream)
@@ -147,7 +147,7 @@ class StagingRing:
         view = host_view(self._buffer)
         for start in range(0, self.slots * pitch, pitch):
             with driver.calling("cuEventCreate", "a staging slot"):
-                event = device.create_event(EventOptions(blocking_sync=True))
+                event = driver.shield(device.create_event(EventOptions(blocking_sync=True)))
             part = view[start : start + self.slot_size]
             self._free.append(Slot(self, self._buffer.handle + start, part, event))
 

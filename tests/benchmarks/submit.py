@@ -41,7 +41,7 @@ class Memory:
 def stub_engine():
     """Return an engine that launches nothing, and a stream that records nothing."""
     from gpuload import driver
-    from gpuload.engines import pinned, sm
+    from gpuload.engines import operations, pinned, sm
 
     driver.claim()
     driver.capabilities = lambda _: SimpleNamespace(multiprocessors=132)
@@ -50,7 +50,7 @@ def stub_engine():
     engine._blocks._make = lambda size: pinned.PinnedBlock(Memory(size), event)
 
     def launch(variant, block, batch):
-        sm._statuses(block, batch.rows.size)[:] = 0
+        operations.statuses(block, batch.rows.size)[:] = 0
         # As the kernel would.
         words = np.frombuffer(batch.actual._bytes, np.uint32)
         words[: batch.rows.size] = batch.rows["raw_size"]

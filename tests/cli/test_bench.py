@@ -63,10 +63,11 @@ class TestOptions:
         words = run("bench", "kernels", "--help").stdout.split()
         assert "needs a GPU, also for --engine host" in " ".join(words)
 
-    def test_unknown_subcommand(self, run) -> None:
+    def test_other_words_are_files(self, run, tmp_path, monkeypatch) -> None:
+        monkeypatch.chdir(tmp_path)
         result = run("bench", "nonsense")
-        assert result.exit_code == 2
-        assert "No such command 'nonsense'" in result.stderr
+        assert result.exit_code == 1
+        assert result.stderr == "gpuload: error: nonsense: No such file or directory\n"
 
     @pytest.fixture
     def planned(self, run, monkeypatch) -> object:

@@ -8,6 +8,7 @@ import hashlib
 import http.server
 import json
 import os
+import random
 import socket
 import sys
 import threading
@@ -448,13 +449,18 @@ class TestHttp:
             thread.join()
 
     @pytest.mark.parametrize("name", ["verify", "inspect"])
-    def test_server_that_ignores_ranges(self, process, server, lz4_file, name: str) -> None:
-        url = f"{server}/{lz4_file.path.name}"
-        result = process(name, url)
+    def test_server_that_ignores_ranges(self, process, server, tmp_path, name: str) -> None:
+        path = tmp_path / "large.lz4"
+        path.write_bytes(lz4.frame.compress(random.Random(8).randbytes(2 << 20)))
+        result = process(name, f"{server}/large.lz4")
         assert (result.returncode, result.stdout) == (1, b"")
         (line,) = result.stderr.decode().splitlines()
-        assert line.startswith(f"gpuload: error: {url}: byte 0: ")
-        assert f" bytes were asked for, {lz4_file.path.stat().st_size} came" in line
+        assert line.startswith(f"gpuload: error: {server}/large.lz4: byte 0: ")
+        assert f" bytes were asked for, {path.stat().st_size} came" in line
+
+    def test_server_that_ignores_ranges_of_a_small_file(self, process, server, lz4_file) -> None:
+        """It is read with one request, which is for all of it."""
+        assert process("verify", f"{server}/{lz4_file.path.name}").returncode == 0
 
     def test_missing_file(self, process, server) -> None:
         url = f"{server}/missing.lz4"

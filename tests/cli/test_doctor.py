@@ -283,7 +283,7 @@ class TestDevices:
         record = json.loads(run("doctor", "--warmup", "--json").stdout)["kernels"]
         rows = [(row["architecture"], row["codec"], row["cached"]) for row in record["compiled"]]
         assert rows == [
-            (arch, codec, False) for arch in ("sm_90", "sm_100") for codec in compiler.CODECS
+            (arch, codec, False) for arch in ("sm_90", "sm_100") for codec in compiler.SOURCES
         ]
         assert record["errors"] == []
 
@@ -382,7 +382,7 @@ class TestKernels:
         assert (result.exit_code, result.stderr) == (0, "")
         lines = [line.split() for line in result.stdout.splitlines() if line.startswith("  sm_")]
         assert [line[:2] for line in lines] == [
-            [arch, codec] for arch in ("sm_90", "sm_75") for codec in compiler.CODECS
+            [arch, codec] for arch in ("sm_90", "sm_75") for codec in compiler.SOURCES
         ]
         assert {line[2] for line in lines} == {"compiled"}
         monkeypatch.setattr(compiler, "_compiled", {})

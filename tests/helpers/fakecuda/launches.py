@@ -2,7 +2,8 @@
 
 The kernels' own sources, compiled by g++ (tests/helpers/lanes), do the work: in warps of lanes, or
 where that takes too long (2 to 4 MB/s) by one lane at native speed. What they may touch is checked
-before: the arrays, and of each operation its source, its slot and its word.
+before: the arrays, and of each operation its source, its slot and its word. Kernels of checksums
+have no slot, and read the word if there is one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from gpuload.batch import ALGORITHMS, PARAMS_DTYPE
+from gpuload.batch import ALGORITHMS, PARAMS_DTYPE, SUMS
+from gpuload.chunks import Checksum
 from tests.helpers import lanes
 from tests.helpers.fakecuda.allocations import device
 from tests.helpers.fakecuda.codes import Code, DeviceFaultError
@@ -29,16 +31,24 @@ if TYPE_CHECKING:
 
     Rows = npt.NDArray[np.void]
     Chosen = npt.NDArray[np.bool_]
+    #: The column of the address, bytes, whether they are written, and the alignment they need.
+    Range = tuple[str, int, bool, int]
 
 #: Operations of more bytes, stored and decoded, are run by one lane, and so are those of a launch
 #: behind the first that have as many bytes in all.
 LARGE, MOST_OF_LAUNCH = 8 << 10, 256 << 10
-_ALGORITHMS = {codec.name.lower(): code for codec, code in ALGORITHMS.items()}
+_OF_SUMS = {
+    "crc32": SUMS[Checksum.CRC32],
+    "crc32c": SUMS[Checksum.CRC32C_MASKED],
+    "xxh32": SUMS[Checksum.XXH32],
+    "xxh64": SUMS[Checksum.XXH64_LOW],
+}
+_ALGORITHMS = {codec.name.lower(): code for codec, code in ALGORITHMS.items()} | _OF_SUMS
 _PARAMETERS = {0: (0, 8), 1: (8, 4), 2: (16, 8)}
 
 
 def is_known(entry: Entry) -> bool:
-    """Return whether a kernel takes gpuload's parameters and decodes one of its codecs."""
+    """Return whether a kernel takes gpuload's parameters, for one of its codecs or checksums."""
     codec, _, width = entry.name.rpartition("_")
     return codec in _ALGORITHMS and width.isdecimal() and entry.parameters == _PARAMETERS
 
@@ -80,10 +90,14 @@ class Launch:
         if not mine.any():
             return
         status = self._usable(self.status, 4 * rows.size, write=True, unit=4)
-        self._note_shared_targets(rows[mine])
+        sums = self._codec in _OF_SUMS
+        if not sums:
+            self._note_shared_targets(rows[mine])
         for index in np.flatnonzero(mine):
-            self._place(rows[index])
-        sizes = rows["src_num_bytes"] + rows["dst_num_bytes"]
+            self._place(
+                rows[index], self._sources(rows[index]) if sums else self._ranges(rows[index])
+            )
+        sizes = rows["src_num_bytes"] + (0 if sums else rows["dst_num_bytes"])
         small = mine & (sizes <= LARGE)
         small &= np.cumsum(sizes * small) <= MOST_OF_LAUNCH
         self._run_lanes(rows, small, status)
@@ -107,13 +121,23 @@ class Launch:
                 text = f"two operations of {self.kernel} write to {start:#x}"
                 self.cuda.recorder.violation(text)
 
-    def _place(self, row: np.void) -> None:
-        """Replace the addresses of an operation by where their bytes are."""
-        ranges = (
+    @staticmethod
+    def _ranges(row: np.void) -> list[Range]:
+        """Return what a decoder touches."""
+        return [
             ("src", int(row["src_num_bytes"]), False, 1),
             ("dst", int(row["dst_num_bytes"]), True, 1),
             ("dst_act_bytes", 4, True, 4),
-        )
+        ]
+
+    @staticmethod
+    def _sources(row: np.void) -> list[Range]:
+        """Return what a kernel of checksums touches."""
+        word = [("dst_act_bytes", 4, False, 4)] if row["dst_act_bytes"] else []
+        return [("src", int(row["src_num_bytes"]), False, 1), *word]
+
+    def _place(self, row: np.void, ranges: list[Range]) -> None:
+        """Replace the addresses of an operation by where their bytes are."""
         for name, size, write, unit in ranges:
             row[name] = self._usable(int(row[name]), size, write=write, unit=unit)
 

@@ -21,6 +21,14 @@ struct Launch {
 
 enum class Order { ASCENDING, DESCENDING, RANDOM };
 
+// By a name that programs are given; "mixed" has one after another.
+inline Order order_of(const char* name, unsigned long long turn)
+{
+    if (!std::strcmp(name, "mixed")) return static_cast<Order>(turn % 3);
+    if (!std::strcmp(name, "ascending")) return Order::ASCENDING;
+    return std::strcmp(name, "descending") ? Order::RANDOM : Order::DESCENDING;
+}
+
 // Which lane runs next, and how long a warp (or a block, if its warps run together) may run.
 struct Schedule {
     Order order = Order::RANDOM;

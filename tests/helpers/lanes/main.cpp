@@ -3,8 +3,6 @@
 //     main KERNEL CASES RESULTS BATCH ORDER     (ORDER: ascending, descending, random, mixed)
 #include <dlfcn.h>
 
-#include <string>
-
 #include "batch.h"
 #include "files.h"
 #include "stops.h"
@@ -12,13 +10,6 @@
 namespace {
 
 using namespace lanes;
-
-Order order_of(const std::string& name, unsigned long long turn)
-{
-    if (name == "mixed") return static_cast<Order>(turn % 3);
-    if (name == "ascending") return Order::ASCENDING;
-    return name == "descending" ? Order::DESCENDING : Order::RANDOM;
-}
 
 void check(Batch& batch, u32 count)
 {

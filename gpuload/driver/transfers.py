@@ -1,0 +1,33 @@
+"""Copies by address, and pages of files that a device may read (``cuMemHostRegister``)."""
+
+from __future__ import annotations
+
+from gpuload.driver.bindings import api, calling
+
+__all__ = ["mem_host_register", "mem_host_unregister", "memcpy_async"]
+
+#: ``CU_MEMHOSTREGISTER_DEVICEMAP`` and ``_READ_ONLY``: the first alone is refused for pages that
+#: this process may only read.
+_DEVICEMAP, _READ_ONLY = 0x02, 0x08
+
+
+def memcpy_async(to: int, of: int, size: int, stream: int) -> None:
+    """Copy between two addresses of any kind, after the work of a stream (``cuMemcpyAsync``)."""
+    with calling("cuMemcpyAsync", f"a copy of {size} bytes"):
+        api().memcpy_async(to, of, size, stream)
+
+
+def mem_host_register(address: int, size: int) -> None:
+    """Pin mapped pages that the process may read, so that devices read them where they are.
+
+    Pages that the kernel cannot bring (the file has shrunk, the disk fails) are an error and no
+    signal; pages that are pinned stay, whatever becomes of their file.
+    """
+    with calling("cuMemHostRegister", f"{size} bytes of a file at {address:#x}"):
+        api().mem_host_register_v2(address, size, _DEVICEMAP | _READ_ONLY)
+
+
+def mem_host_unregister(address: int) -> None:
+    """Take back `mem_host_register`; no work on a device may use the pages any more."""
+    with calling("cuMemHostUnregister", f"the pages at {address:#x}"):
+        api().mem_host_unregister(address)

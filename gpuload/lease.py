@@ -1,0 +1,240 @@
+"""What loads to a device need again and again, kept from one load to the next.
+
+Pinning memory is slower than filling it, and a load of some megabytes takes less time than making
+streams, staging memory and engines for it. So a load leases a set of them, and gives it back.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuload import driver
+from gpuload.engines.making import make_engine
+from gpuload.engines.sums import DeviceSums
+from gpuload.errors import GpuloadError
+from gpuload.memory import StagingRing, device_memory, run_all, staging_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from cuda.core import Buffer, MemoryResource, Stream
+
+    from gpuload.engines.base import DeviceBatch, Engine
+
+__all__ = ["Landing", "Lease", "Shape", "lease", "release"]
+
+#: Bytes in front of each landing place for the start of a chunk whose end lands there: no chunk that
+#: crosses from one to the next is longer (an LZ4 block of a legacy frame takes a little more than
+#: 8 MiB).
+MARGIN = 9 << 20
+_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How much a set has.
+
+    Attributes
+    ----------
+    landings : int
+        Places on the device for stored bytes.
+    landing_size : int
+        Bytes of each, without the margin in front of it.
+    slots, slot_size : int
+        Of the staging ring.
+    """
+
+    landings: int
+    landing_size: int
+    slots: int
+    slot_size: int
+
+    @classmethod
+    def within(cls, memory_limit: int, slots: int) -> Shape | None:
+        """Return the shape for a limit, for the host and the device alike; None if it is too low.
+
+        Parameters
+        ----------
+        memory_limit : int
+            In bytes.
+        slots : int
+            Slots of the ring that are wanted.
+        """
+        landing = memory_limit // 4 - MARGIN
+        slot = min(4 << 20, memory_limit // 2 // slots // 4096 * 4096)
+        if landing < MARGIN or slot < 1 << 20:
+            return None
+        return cls(4, landing // 4096 * 4096, slots, slot)
+
+    @property
+    def on_device(self) -> int:
+        """Bytes on the device."""
+        return self.landings * (self.landing_size + MARGIN)
+
+    @property
+    def on_host(self) -> int:
+        """Bytes of the staging ring."""
+        return self.slots * self.slot_size
+
+
+class Landing:
+    """Memory on the device where stored bytes land, and the stream of all work on them.
+
+    Parameters
+    ----------
+    stream : Stream
+        Copies to it and what reads it go here.
+    memory : Buffer
+        `MARGIN` bytes more than it has room for.
+    host : MemoryResource
+        For the decoded sizes.
+
+    Attributes
+    ----------
+    address : int
+        Where the first byte lands.
+    """
+
+    def __init__(self, stream: Stream, memory: Buffer, host: MemoryResource) -> None:
+        self.stream = stream
+        self._memory = memory
+        self._host = host
+        self._actual: Buffer | None = None
+        self.address = int(memory.handle) + MARGIN
+
+    def actual(self, count: int) -> Buffer:
+        """Return memory for `count` decoded sizes, which the device writes and the host reads."""
+        if self._actual is None or self._actual.size < 4 * count:
+            if self._actual is not None:
+                self._actual.close()
+            with driver.calling("cuMemAllocHost", f"{count} decoded sizes"):
+                size = max(1 << 16, 4 << count.bit_length())
+                self._actual = driver.shield(self._host.allocate(size, stream=self.stream))
+        return self._actual
+
+    @property
+    def host_bytes(self) -> int:
+        """Bytes of memory of the host."""
+        return self._actual.size if self._actual is not None else 0
+
+    def close(self) -> None:
+        """Wait for the stream and free everything."""
+        with driver.calling("cuStreamSynchronize", "the last use of staged bytes"):
+            self.stream.sync()
+        if self._actual is not None:
+            self._actual.close()
+        self._memory.close()
+        self.stream.close()
+
+
+class Lease:
+    """A set: staging ring, landing places, engines.
+
+    Parameters
+    ----------
+    device_id : int
+        The device, which is current.
+    shape : Shape
+        How much of each.
+    """
+
+    def __init__(self, device_id: int, shape: Shape) -> None:
+        self.device_id, self.shape = device_id, shape
+        self._engines: dict[tuple[str, int], Engine[DeviceBatch]] = {}
+        with ExitStack() as undo:
+            host = staging_memory(device_id, undo)
+            memory = device_memory(device_id, undo)
+            self.ring = StagingRing(host, shape.slots, shape.slot_size, device_id=device_id)
+            undo.callback(self.ring.close)
+            self.landings: list[Landing] = []
+            undo.callback(lambda: run_all(landing.close for landing in self.landings))
+            for _ in range(shape.landings):
+                self.landings.append(self._landing(memory, host))
+            self.sums = DeviceSums(device_id)
+            undo.callback(self.sums.close)
+            undo.callback(lambda: run_all(each.close for each in self._engines.values()))
+            self._undo = undo.pop_all()
+
+    def _landing(self, memory: MemoryResource, host: MemoryResource) -> Landing:
+        device = driver.device(self.device_id)
+        with driver.calling("cuStreamCreateWithPriority", "a load"):
+            stream = driver.shield(device.create_stream())
+        size = self.shape.landing_size + MARGIN
+        with driver.calling("cuMemCreate", f"{size} bytes where stored bytes land"):
+            return Landing(stream, driver.shield(memory.allocate(size, stream=stream)), host)
+
+    def engine(self, name: str, scratch_limit: int) -> Engine[DeviceBatch]:
+        """Return an engine by its name."""
+        key = name, scratch_limit
+        if key not in self._engines:
+            made = make_engine(name, self.device_id, scratch_limit=scratch_limit)
+            self._engines[key] = made
+        return self._engines[key]
+
+    def close(self) -> None:
+        """Wait for all work, and free everything."""
+        with driver.on_device(self.device_id):
+            self._undo.close()
+
+
+_lock = threading.Lock()
+_idle: list[Lease] = []
+
+
+@contextmanager
+def lease(device_id: int, shape: Shape) -> Iterator[Lease]:
+    """Lend a set; one that an error went through is not used again.
+
+    Parameters
+    ----------
+    device_id : int
+        The device, which is current.
+    shape : Shape
+        How much of everything.
+    """
+    driver.claim()
+    held = _find(device_id, shape) or Lease(device_id, shape)
+    try:
+        yield held
+    except BaseException:
+        # The first error says more than what a broken context says afterwards.
+        with suppress(GpuloadError):
+            held.close()
+        raise
+    _keep(held)
+
+
+def _find(device_id: int, shape: Shape) -> Lease | None:
+    with _lock:
+        for held in _idle:
+            if held.device_id == device_id and held.shape == shape:
+                _idle.remove(held)
+                return held
+    return None
+
+
+def _keep(held: Lease) -> None:
+    with _lock:
+        _idle.append(held)
+        surplus = _idle[:-_KEPT]
+        del _idle[:-_KEPT]
+    run_all(each.close for each in surplus)
+
+
+def release() -> None:
+    """Free what is kept for the next loads; a load makes it anew."""
+    with _lock:
+        idle = list(_idle)
+        _idle.clear()
+    if not driver.forked():
+        run_all(each.close for each in idle)
+
+
+@atexit.register
+def _release_at_exit() -> None:
+    with suppress(GpuloadError):
+        release()

@@ -1,0 +1,417 @@
+"""A load to a device whose stages overlap: bringing, listing, copying, decoding, checking.
+
+Readers bring pieces of the file to landing places on the device, each of which has a stream. When
+the last piece of a place has been submitted, and the rows in it are known, they are decoded where
+they belong and their checksums are computed, all in the order of that stream. One thread, the
+conductor, hands out pieces, submits and settles; it waits for the device only when no place is
+free, and at the end.
+
+This is the way of loads in which everything goes well. One in which something is found that asks
+for more (a chunk that does not decode, blocks that are not full, memory that cannot be pinned)
+raises IrregularError, and begins again in `gpuload.device_run`, which can say and do more.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuload import driver
+from gpuload.engines.base import DeviceBatch
+from gpuload.engines.sums import check
+from gpuload.errors import GpuloadError
+from gpuload.feeds import IrregularError
+from gpuload.lease import MARGIN
+from gpuload.pipeline import check_limit
+from gpuload.report import Report, WindowStats, checksum_counts
+from gpuload.staging import Piece
+from gpuload.turns import StoppedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from concurrent.futures import Future
+
+    from cuda.core import Event
+
+    from gpuload.chunks import ChunkTable
+    from gpuload.engines.base import Engine, Submission
+    from gpuload.engines.sums import SumSubmission
+    from gpuload.feeds import Feed
+    from gpuload.lease import Landing, Lease
+    from gpuload.memory import Slot
+    from gpuload.options import Options
+    from gpuload.stages import Stages
+    from gpuload.staging import Stager
+
+__all__ = ["Overlapped", "Target"]
+
+
+class Target:
+    """Where decoded bytes go.
+
+    Parameters
+    ----------
+    address : int
+        On the device.
+    size : int
+        Bytes there.
+    grow : callable, optional
+        Makes room for at least so many bytes, if that is possible.
+    """
+
+    def __init__(self, address: int, size: int, grow: Callable[[int], int] | None = None) -> None:
+        self.address, self.size, self._grow = address, size, grow
+
+    def reserve(self, size: int) -> None:
+        """Make room for the first `size` bytes; irregular if there is none."""
+        if size > self.size:
+            if self._grow is None:
+                raise IrregularError
+            self.size = self._grow(size)
+
+
+@dataclass
+class _Range:
+    """A range of the file on its way."""
+
+    number: int
+    start: int
+    end: int
+    landing: Landing
+    events: list[Event]
+    began: float
+    submitted: float = 0.0
+    rows: ChunkTable | None = None
+    batch: Submission | None = None
+    sums: SumSubmission | None = None
+
+
+@dataclass
+class _Progress:
+    """What was settled."""
+
+    size: int = 0
+    complete: bool = False
+    verified: Counter[int] = field(default_factory=Counter)
+    unverified: Counter[int] = field(default_factory=Counter)
+
+
+class Overlapped:
+    """One load.
+
+    Parameters
+    ----------
+    feed : Feed
+        The file.
+    stager, way : Stager, str
+        How its bytes are brought.
+    engine : Engine
+        Who decodes all of its rows, to where they belong.
+    target : Target
+        Where they belong.
+    held : Lease
+        Landing places and what else it takes.
+    options : Options
+        `verify` and `max_output` matter here.
+    stages : Stages
+        The clock.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        stager: Stager,
+        way: str,
+        engine: Engine[DeviceBatch],
+        target: Target,
+        held: Lease,
+        options: Options,
+        stages: Stages,
+    ) -> None:
+        self.feed, self.stager, self.way, self.engine = feed, stager, way, engine
+        self.target, self.held, self.options, self.stages = target, held, options, stages
+        #: Set once all work is submitted: what is recorded on the streams then comes after it.
+        self.submitted = threading.Event()
+        self.cancelled = False
+        self.report = Report(engine=engine.name, threads=stager.threads)
+        self._progress = _Progress()
+        self._free = deque(held.landings)
+        self._permits = threading.Semaphore(held.ring.slots)
+        self._brought: deque[tuple[_Range, bool, Future[None]]] = deque()
+        self._decoding: deque[_Range] = deque()
+        self._before: _Range | None = None
+        self._current: _Range | None = None
+        self._base: tuple[Event, float] | None = None
+
+    def run(self, before: Event) -> Report:
+        """Load everything; the report lacks what only the index says.
+
+        Parameters
+        ----------
+        before : Event
+            What must have happened before the target is written.
+
+        Raises
+        ------
+        IrregularError
+            See the module's docstring.
+        StoppedError
+            If `cancelled` was set.
+        GpuloadError, OSError
+            As reading does.
+        """
+        self._start_clock(before)
+        pool = ThreadPoolExecutor(self.stager.threads, "gpuload-read", self._enter)
+        try:
+            self._conduct(pool)
+            self._finish_report()
+        except BaseException:
+            self.feed.stop()
+            # Those that have not begun are not begun.
+            pool.shutdown(cancel_futures=True)
+            with suppress(GpuloadError):
+                self._drain()
+            raise
+        pool.shutdown()
+        self._drain()
+        return self.report
+
+    def _drain(self) -> None:
+        """Wait for all copies and let go of what they read."""
+        for landing in self.held.landings:
+            with driver.calling("cuStreamSynchronize", "the end of a load"):
+                landing.stream.sync()
+        self.stager.finish()
+
+    def _enter(self) -> None:
+        """Begin a reading thread, which submits copies."""
+        with driver.calling("cuCtxSetCurrent", "a reading thread"):
+            driver.device(self.held.device_id).set_current()
+
+    def _start_clock(self, before: Event) -> None:
+        for landing in self.held.landings:
+            with driver.calling("cuStreamWaitEvent", "the start of a load"):
+                landing.stream.wait(before)
+        event = self._mark(self.held.landings[0])
+        with driver.calling("cuEventSynchronize", "the start of a load"):
+            event.sync()
+        self._base = event, self.stages.now()
+
+    def _mark(self, landing: Landing) -> Event:
+        """Return an event behind the work of a landing place's stream so far."""
+        from cuda.core import EventOptions
+
+        with driver.calling("cuEventRecord", "a stage of a load"):
+            options = EventOptions(timing_enabled=True, blocking_sync=True)
+            return driver.shield(landing.stream.record(options=options))
+
+    # --- The conductor ----------------------------------------------------------------------------
+
+    def _conduct(self, pool: ThreadPoolExecutor) -> None:
+        pieces = self._pieces()
+        while True:
+            if self.cancelled:
+                raise StoppedError
+            self._hand_out(pool, pieces)
+            if self._brought:
+                landed, last, brought = self._brought.popleft()
+                brought.result()
+                if last:
+                    self._submit(landed)
+            elif self._decoding:
+                self._settle(self._decoding.popleft())
+            else:
+                break
+
+    def _pieces(self) -> Iterator[tuple[int, int, int, int, bool]]:
+        """Yield, for each piece: its range, where it starts and ends, its own start, if the last."""
+        size = self.stager.piece_size
+        for number, (start, end) in enumerate(self.feed.ranges()):
+            for offset in range(start, end, size):
+                yield number, start, end, offset, offset + size >= end
+        self.submitted.all_handed_out = True  # type: ignore[attr-defined]
+
+    def _hand_out(
+        self, pool: ThreadPoolExecutor, pieces: Iterator[tuple[int, int, int, int, bool]]
+    ) -> None:
+        """Hand out pieces as long as there are slots and landing places for them."""
+        while self._has_place() and self._permits.acquire(blocking=False):
+            following = next(pieces, None)
+            if following is None:
+                self._permits.release()
+                return
+            number, start, end, offset, last = following
+            if offset == start:
+                landing = self._free.popleft()
+                marks, now = [self._mark(landing)], self.stages.now()
+                self._current = _Range(number, start, end, landing, marks, now)
+            landed = self._current
+            assert landed is not None
+            size = min(self.stager.piece_size, end - offset)
+            address = landed.landing.address + offset - start
+            piece = Piece(offset, size, address, landed.landing.stream)
+            self._brought.append((landed, last, pool.submit(self._bring, piece)))
+            if last:
+                self._current = None
+
+    def _has_place(self) -> bool:
+        """Return whether the next piece has somewhere to land; settle what is done meanwhile."""
+        while self._decoding and self._decoding[0].events[-1].is_done:
+            self._settle(self._decoding.popleft())
+        return self._current is not None or bool(self._free)
+
+    def _bring(self, piece: Piece) -> None:
+        if self.cancelled:
+            raise StoppedError
+        slot = self.stager.bring(piece)
+        if slot is None:
+            self._permits.release()
+        else:
+            view = slot.view[: piece.size]
+            self.feed.publish(piece.offset, view, partial(self._let_go, slot, piece))
+
+    def _let_go(self, slot: Slot, piece: Piece) -> None:
+        try:
+            slot.release(piece.stream)
+        finally:
+            self._permits.release()
+
+    # --- Decoding ---------------------------------------------------------------------------------
+
+    def _submit(self, landed: _Range) -> None:
+        """Submit the rows of a range whose copies are submitted."""
+        rows, last = self.feed.rows(landed.number)
+        landed.rows = rows
+        landed.events.append(self._mark(landed.landing))
+        if rows.size:
+            with self.stages.range("submit"):
+                self._decode(landed, rows)
+        self._before = landed
+        landed.submitted = self.stages.now()
+        self._decoding.append(landed)
+        self._progress.complete = last
+        if last:
+            self.submitted.set()
+
+    def _decode(self, landed: _Range, rows: ChunkTable) -> None:
+        if rows.size > 1 << 18:
+            raise IrregularError
+        end = int(rows["dst_offset"][-1] + rows["raw_size"][-1])
+        check_limit(self.feed, self.options, end)
+        self.target.reserve(end)
+        landing = landed.landing
+        self._fetch_start(landed, rows)
+        src = rows["offset"].astype(np.int64) + (landing.address - landed.start)
+        dst = rows["dst_offset"].astype(np.int64) + self.target.address
+        actual = landing.actual(rows.size)
+        batch = DeviceBatch(rows, src, dst, actual, landing.stream)
+        landed.batch = self.engine.submit(batch)
+        landed.events.append(self._mark(landing))
+        if self.options.verify:
+            written = actual if self.engine.name == "sm" else None
+            landed.sums = self.held.sums.submit(rows, src, dst, written, landing.stream)
+            landed.events.append(self._mark(landing))
+
+    def _fetch_start(self, landed: _Range, rows: ChunkTable) -> None:
+        """Copy the start of a row that ends in this range from the one before, to before it."""
+        first = int(rows["offset"][0]) - int(rows["prefix_size"][0])
+        missing = landed.start - first
+        if missing <= 0:
+            return
+        before = self._before
+        if before is None or missing > MARGIN or first < before.start or before.end != landed.start:
+            raise IrregularError
+        landing, other = landed.landing, before.landing
+        if landing is not other:
+            self._order(landing, other)
+        of = other.address + first - before.start
+        driver.memcpy_async(
+            landing.address - missing, of, missing, int(landing.stream.handle)
+        )
+        if landing is not other:
+            # What lands there next must not come before this copy.
+            self._order(other, landing)
+
+    def _order(self, later: Landing, earlier: Landing) -> None:
+        with driver.calling("cuStreamWaitEvent", "a chunk that lies in two ranges"):
+            later.stream.wait(earlier.stream)
+
+    def _settle(self, landed: _Range) -> None:
+        """Take note of what became of a range, and free its landing place."""
+        rows = landed.rows
+        if rows is not None and landed.batch is not None:
+            outcome = landed.batch.wait()
+            done = np.zeros(rows.size, np.bool_)
+            if landed.sums is not None:
+                computed, done = landed.sums.wait()
+                check(rows, computed, done, outcome)
+            if outcome.reasons:
+                raise IrregularError
+            self._check_sizes(rows, outcome.actual)
+            kinds = rows["checksum_kind"]
+            self._progress.verified.update(dict(enumerate(np.bincount(kinds[done]).tolist())))
+            self._progress.unverified.update(dict(enumerate(np.bincount(kinds[~done]).tolist())))
+        self._note(landed)
+        self._free.append(landed.landing)
+
+    def _check_sizes(self, rows: ChunkTable, actual: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+        """Compare decoded sizes with those that gave the rows their places."""
+        progress = self._progress
+        if progress.size != int(rows["dst_offset"][0]):
+            raise IrregularError  # the last row so far was shorter
+        expected = rows["raw_size"].astype(np.int64)
+        if not np.array_equal(actual[:-1], expected[:-1]):
+            raise IrregularError
+        progress.size = int(rows["dst_offset"][-1]) + int(actual[-1])
+
+    # --- Statistics -------------------------------------------------------------------------------
+
+    def _note(self, landed: _Range) -> None:
+        rows, stored = landed.rows, landed.end - landed.start
+        if rows is None or self._base is None:
+            return
+        base, began = self._base
+        times = [began + (event - base) / 1e3 for event in landed.events]
+        raw = int(rows["raw_size"].sum())
+        for name, size, start, stop in zip(
+            ("copy", "decode", "verify"), (stored, raw, raw), times, times[1:], strict=False
+        ):
+            self.stages.add(name, size, start, stop)
+        self.report.windows.append(
+            WindowStats(
+                engine=self.engine.name,
+                way=self.way,
+                chunks=rows.size,
+                stored_size=stored,
+                raw_size=raw,
+                start=landed.began,
+                submitted=landed.submitted,
+                stop=self.stages.now(),
+            )
+        )
+
+    def _finish_report(self) -> None:
+        index, progress, report = self.feed.index(), self._progress, self.report
+        if self.options.verify:
+            progress.unverified.update(index.spans["checksum_kind"].tolist())
+        else:
+            progress.unverified = Counter(index.checksum_kinds.tolist())
+        report.verified = checksum_counts(progress.verified)
+        report.unverified = checksum_counts(progress.unverified)
+        if self.options.verify is True and report.unverified:
+            raise IrregularError
+        report.verified_on = {"device": sum(report.verified.values())} if report.verified else {}
+        report.raw_size, report.stored_size = progress.size, index.source.size
+        report.chunks, report.seconds = index.chunks.size, self.stages.now()
+        report.ways = {self.way: sum(window.stored_size for window in report.windows)}
+        report.stages = self.stages.used()
+        shape = self.held.shape
+        report.peak_device = shape.on_device
+        report.peak_host = shape.on_host + sum(each.host_bytes for each in self.held.landings)

@@ -1,0 +1,141 @@
+"""Files of the local system, and copies of its pipes.
+
+Local files are read with ``pread``, never mapped: a file that shrinks while it is read must give an
+error, and a page of a mapping that lost its file kills the process instead.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import stat
+import tempfile
+import threading
+from typing import BinaryIO
+
+from gpuload.sources.base import Source
+
+__all__ = ["LocalFile", "SpooledFile", "open_path", "spool"]
+
+#: Bytes of a pipe that are kept in memory before its copy goes to a temporary file.
+_SPOOL_IN_MEMORY = 32 << 20
+_SPOOL_STEP = 1 << 20
+_POLL_MILLISECONDS = 200
+
+
+class LocalFile(Source):
+    """A regular file, read with ``preadv``.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        An OSError of opening it is passed on.
+    name : str, optional
+        What to call it in messages; default its path.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], name: str | None = None) -> None:
+        self.name = name or os.fspath(path)
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self.size = self._regular_size()
+        except OSError:
+            self.close()
+            raise
+
+    def _regular_size(self) -> int:
+        status = os.fstat(self._fd)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(21, "is a directory, not a file", self.name)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(29, "is no regular file; read it through spool()", self.name)
+        return status.st_size
+
+    def readinto(self, offset: int, view: memoryview) -> int:
+        """See `Source.readinto`."""
+        done = 0
+        while done < len(view):
+            got = os.preadv(self._fd, [view[done:]], offset + done)
+            if got == 0:
+                break
+            done += got
+        return done
+
+    def peek(self, offset: int, size: int) -> bytes:
+        """See `Source.peek`."""
+        # One call covers nearly every header; only a short answer takes the general way.
+        data = os.pread(self._fd, max(0, min(size, self.size - offset)), offset)
+        return data if len(data) == size or not data else super().peek(offset, size)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class SpooledFile(Source):
+    """A temporary copy of a pipe, in memory while it is small."""
+
+    def __init__(self, file: tempfile.SpooledTemporaryFile[bytes], name: str) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+        self.name = name
+        self.size = file.seek(0, os.SEEK_END)
+
+    def readinto(self, offset: int, view: memoryview) -> int:
+        """See `Source.readinto`."""
+        with self._lock:
+            self._file.seek(offset)
+            return self._file.readinto(view)
+
+    def close(self) -> None:
+        """See `Source.close`."""
+        self._file.close()
+
+
+def spool(stream: BinaryIO, name: str) -> Source:
+    """Copy a stream that cannot seek (a pipe) and return the copy as a source.
+
+    Up to 32 MiB stay in memory; more goes to an unnamed file in the temporary directory.
+    """
+    # The file lives as long as the source does, which closes it.
+    file = tempfile.SpooledTemporaryFile(max_size=_SPOOL_IN_MEMORY)  # noqa: SIM115
+    try:
+        _copy(stream, file)
+        return SpooledFile(file, name)
+    except BaseException:
+        file.close()
+        raise
+
+
+def _copy(stream: BinaryIO, file: tempfile.SpooledTemporaryFile[bytes]) -> None:
+    while True:
+        if isinstance(stream, io.FileIO):
+            _wait_for_data(stream.fileno())
+        data: bytes | None = stream.read(_SPOOL_STEP)
+        if data:
+            file.write(data)
+        elif data is not None:  # None is what a non-blocking pipe gives for "not yet"
+            return
+
+
+def _wait_for_data(fd: int) -> None:
+    """Wait until a read does not block, and let Python see signals meanwhile.
+
+    A signal that comes right before a read blocks is not seen until the read is over.
+    """
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    while not poll.poll(_POLL_MILLISECONDS):
+        pass
+
+
+def open_path(path: str) -> Source:
+    """Open a file; pipes and other files that cannot seek are copied."""
+    mode = os.stat(path).st_mode
+    if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
+        return LocalFile(path)
+    with open(path, "rb", buffering=0) as stream:
+        return spool(stream, path)
