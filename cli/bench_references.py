@@ -206,7 +206,8 @@ def _allocate(size: int, device_id: int) -> DeviceArray:
 def _kvikio(raw: RawFile, threads: int, device_id: int) -> Iterator[Callable[[], Array]]:
     """Read with KvikIO, on as many threads."""
     kvikio = importlib.import_module("kvikio")
-    with driver.on_device(device_id), kvikio.defaults.set("num_threads", threads):
+    defaults = importlib.import_module("kvikio.defaults")
+    with driver.on_device(device_id), defaults.set("num_threads", threads):
 
         def read() -> Array:
             target = _allocate(raw.size, device_id)

@@ -15,7 +15,6 @@ import numpy as np
 from gpuload.chunks import UNKNOWN
 from gpuload.containers import read_index
 from gpuload.resident import ResidentSource
-from gpuload.turns import StoppedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -240,7 +239,7 @@ class WalkedFeed(Feed):
             with self._stages.measure("index", self.source.size):
                 self._index = read_index(self._resident, self._options, self)
                 self._index.source = self.source
-        except BaseException as error:  # for the thread that waits for rows
+        except BaseException as error:  # noqa: BLE001 (for the thread that waits for rows)
             self._error = error
         finally:
             self._resident.finish()

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Landing", "Lease", "Shape", "lease", "release"]
 
-#: Bytes in front of each landing place for the start of a chunk whose end lands there: no chunk that
-#: crosses from one to the next is longer (an LZ4 block of a legacy frame takes a little more than
-#: 8 MiB).
+#: Bytes in front of each landing place for the start of a chunk whose end lands there. Chunks that
+#: are longer are no LZ4 blocks, the longest of which (of legacy frames) take a little over 8 MiB.
 MARGIN = 9 << 20
 _KEPT = 2
 

@@ -20,6 +20,7 @@ from gpuload.host_memory import allocate, reserve
 from gpuload.options import ENGINES, Options, Verify
 from gpuload.sinks import DescriptorSink, MemorySink, NullSink
 from gpuload.sources import Source, open_source
+from gpuload.watch import Watch
 
 if TYPE_CHECKING:
     import os
@@ -212,47 +213,36 @@ class Container:
             kind of DriverError).
         """
         array = self._load(name, out, device, stream)
-        self._warn(stacklevel=2)
+        _warn(self.warnings, self.report, stacklevel=2)
         return array
 
-    def _load(self, name: str | None, out: Any, device: Any, stream: Any) -> Array:
+    def _load(
+        self, name: str | None, out: Any, device: Any, stream: Any, watch: Watch | None = None
+    ) -> Array:
         self._check_open()
         asset = self._asset(name)
-        device_id = self._destination(out, device)
+        device_id = _destination(self._options, out, device)
         if device_id is not None:
-            array = self._load_to_device(asset, device_id, out, stream)
-        elif out is not None:
-            array = Array(self._load_into(_as_bytes(out, asset.dtype)))
-        elif self._index.exact:
-            pipeline.check_limit(self._index, self._options, self.raw_bound)
-            array = Array(self._load_into(allocate(self.raw_bound, self.name)))
-        else:
-            array = Array(self._load_growing())
-        return array
+            return self._load_to_device(asset, device_id, out, stream, watch)
+        if out is not None:
+            return Array(self._load_into(_as_bytes(out, asset.dtype)))
+        if self._index.exact:
+            pipeline.check_limit(self._source, self._options, self.raw_bound)
+            return Array(self._load_into(allocate(self.raw_bound, self.name)))
+        return Array(self._load_growing())
 
-    def _warn(self, *, stacklevel: int) -> None:
-        """Warn of deviations from the format, and of chunks that were skipped."""
-        failures = self.report.failures if self.report else []
-        for message in [*self.warnings, *map(str, failures)]:
-            _warnings.warn(message, FormatWarning, stacklevel=stacklevel + 1)
-
-    def _destination(self, out: Any, device: Any) -> int | None:
-        """Return the device to load to; None for host memory."""
-        if out is None:
-            return find_device(self._options.device if device is None else device)
-        if hasattr(out, "__cuda_array_interface__"):
-            from gpuload.device_load import device_of
-
-            return device_of(out)
-        return None
-
-    def _load_to_device(self, asset: Asset, device_id: int, out: Any, stream: Any) -> Array:
+    def _load_to_device(
+        self, asset: Asset, device_id: int, out: Any, stream: Any, watch: Watch | None
+    ) -> Array:
         # Imports cuda.core, which takes a third of a second.
-        from gpuload import device_load
+        from gpuload import device_load, driver
+        from gpuload.destination import Destination
 
-        array, self.report = device_load.load(
-            self._index, asset, self._options, device_id, out=out, stream=stream
-        )
+        with driver.on_device(device_id):
+            to = Destination(device_id, out, stream)
+            array, self.report = device_load.load(
+                self._index, asset, self._options, to, watch or Watch()
+            )
         return array
 
     def _load_into(self, memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
@@ -450,10 +440,92 @@ def load(
     FormatWarning
         If the file deviates from its format and decodes all the same.
     """
-    with open(source, engine=engine, verify=verify, **options) as container:
-        array = container._load(name, out, device, stream)
-        container._warn(stacklevel=2)
+    job = Job(source, name, out, device, stream, Options(engine=engine, verify=verify, **options))
+    array = job.run(Watch())
+    job.warn(stacklevel=2)
+    return array
+
+
+class Job:
+    """A load of one file, from opening it on.
+
+    Parameters
+    ----------
+    source, name, out, device, stream
+        See `load`.
+    options : Options
+        All of them matter.
+
+    Attributes
+    ----------
+    report : gpuload.report.Report or None
+        What was done, after `run`.
+    """
+
+    def __init__(
+        self, source: Any, name: str | None, out: Any, device: Any, stream: Any, options: Options
+    ) -> None:
+        self._source, self._name = source, name
+        self._out, self._device, self._stream = out, device, stream
+        self._options = options
+        self._warnings: list[str] = []
+        self.report: Report | None = None
+
+    def run(self, watch: Watch) -> Array:
+        """Open the file, load it, and close it."""
+        given = self._source
+        source = given if isinstance(given, Source) else open_source(given)
+        with source:
+            device_id = _destination(self._options, self._out, self._device)
+            array = None
+            if device_id is not None and self._name in (None, ""):
+                array = self._load_unlisted(source, device_id, watch)
+            return self._load_listed(source, watch) if array is None else array
+
+    def _load_unlisted(self, source: Source, device_id: int, watch: Watch) -> Array | None:
+        """Load while the file is being listed; None if that does not suit."""
+        from gpuload import driver, overlapped_load
+        from gpuload.destination import Destination
+        from gpuload.feeds import IrregularError
+
+        with driver.on_device(device_id):
+            to = Destination(device_id, self._out, self._stream)
+            try:
+                loaded = overlapped_load.load_unlisted(source, self._options, to, watch)
+            except IrregularError:
+                return None
+        array, self.report, index = loaded
+        self._warnings = index.warnings
         return array
+
+    def _load_listed(self, source: Source, watch: Watch) -> Array:
+        container = Container(source, self._options)
+        try:
+            return container._load(self._name, self._out, self._device, self._stream, watch)
+        finally:
+            self.report = container.report
+            self._warnings = container.warnings
+
+    def warn(self, *, stacklevel: int) -> None:
+        """Warn of deviations from the format, and of chunks that were skipped."""
+        _warn(self._warnings, self.report, stacklevel=stacklevel + 1)
+
+
+def _warn(messages: list[str], report: Report | None, *, stacklevel: int) -> None:
+    failures = report.failures if report else []
+    for message in [*messages, *map(str, failures)]:
+        _warnings.warn(message, FormatWarning, stacklevel=stacklevel + 1)
+
+
+def _destination(options: Options, out: Any, device: Any) -> int | None:
+    """Return the device to load to; None for host memory."""
+    if out is None:
+        return find_device(options.device if device is None else device)
+    if hasattr(out, "__cuda_array_interface__"):
+        from gpuload.destination import device_of
+
+        return device_of(out)
+    return None
 
 
 def _as_bytes(out: Any, dtype: np.dtype[Any]) -> npt.NDArray[np.uint8]:

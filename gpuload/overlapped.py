@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -32,12 +32,12 @@ from gpuload.lease import MARGIN
 from gpuload.pipeline import check_limit
 from gpuload.report import Report, WindowStats, checksum_counts
 from gpuload.staging import Piece
-from gpuload.turns import StoppedError
+from gpuload.turns import StoppedError, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future
 
+    import numpy.typing as npt
     from cuda.core import Event
 
     from gpuload.chunks import ChunkTable
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from gpuload.options import Options
     from gpuload.stages import Stages
     from gpuload.staging import Stager
+    from gpuload.watch import Watch
 
 __all__ = ["Overlapped", "Target"]
 
@@ -122,6 +123,8 @@ class Overlapped:
         `verify` and `max_output` matter here.
     stages : Stages
         The clock.
+    watch : Watch
+        Is told how far it is.
     """
 
     def __init__(
@@ -134,18 +137,19 @@ class Overlapped:
         held: Lease,
         options: Options,
         stages: Stages,
+        watch: Watch,
     ) -> None:
         self.feed, self.stager, self.way, self.engine = feed, stager, way, engine
         self.target, self.held, self.options, self.stages = target, held, options, stages
-        #: Set once all work is submitted: what is recorded on the streams then comes after it.
-        self.submitted = threading.Event()
-        self.cancelled = False
+        self.watch = watch
         self.report = Report(engine=engine.name, threads=stager.threads)
         self._progress = _Progress()
         self._free = deque(held.landings)
         self._permits = threading.Semaphore(held.ring.slots)
         self._brought: deque[tuple[_Range, bool, Future[None]]] = deque()
         self._decoding: deque[_Range] = deque()
+        self._awaited: Future[None] = Future()
+        self._awaited.cancel()
         self._before: _Range | None = None
         self._current: _Range | None = None
         self._base: tuple[Event, float] | None = None
@@ -163,7 +167,7 @@ class Overlapped:
         IrregularError
             See the module's docstring.
         StoppedError
-            If `cancelled` was set.
+            If the watch says so.
         GpuloadError, OSError
             As reading does.
         """
@@ -173,15 +177,19 @@ class Overlapped:
             self._conduct(pool)
             self._finish_report()
         except BaseException:
-            self.feed.stop()
-            # Those that have not begun are not begun.
-            pool.shutdown(cancel_futures=True)
-            with suppress(GpuloadError):
-                self._drain()
+            self._stop(pool)
             raise
         pool.shutdown()
         self._drain()
         return self.report
+
+    def _stop(self, pool: ThreadPoolExecutor) -> None:
+        """End the threads, and wait for what they submitted: its memory is freed next."""
+        self.watch.cancelled = True
+        self.feed.stop()
+        join(pool, [self._awaited, *(brought for _, _, brought in self._brought)])
+        with suppress(GpuloadError):
+            self._drain()
 
     def _drain(self) -> None:
         """Wait for all copies and let go of what they read."""
@@ -217,12 +225,12 @@ class Overlapped:
     def _conduct(self, pool: ThreadPoolExecutor) -> None:
         pieces = self._pieces()
         while True:
-            if self.cancelled:
+            if self.watch.cancelled:
                 raise StoppedError
             self._hand_out(pool, pieces)
             if self._brought:
-                landed, last, brought = self._brought.popleft()
-                brought.result()
+                landed, last, self._awaited = self._brought.popleft()
+                self._awaited.result()
                 if last:
                     self._submit(landed)
             elif self._decoding:
@@ -231,12 +239,11 @@ class Overlapped:
                 break
 
     def _pieces(self) -> Iterator[tuple[int, int, int, int, bool]]:
-        """Yield, for each piece: its range, where it starts and ends, its own start, if the last."""
+        """Yield, for each piece: its range and that one's ends, where it starts, if it is the last."""
         size = self.stager.piece_size
         for number, (start, end) in enumerate(self.feed.ranges()):
             for offset in range(start, end, size):
                 yield number, start, end, offset, offset + size >= end
-        self.submitted.all_handed_out = True  # type: ignore[attr-defined]
 
     def _hand_out(
         self, pool: ThreadPoolExecutor, pieces: Iterator[tuple[int, int, int, int, bool]]
@@ -268,7 +275,7 @@ class Overlapped:
         return self._current is not None or bool(self._free)
 
     def _bring(self, piece: Piece) -> None:
-        if self.cancelled:
+        if self.watch.cancelled:
             raise StoppedError
         slot = self.stager.bring(piece)
         if slot is None:
@@ -298,13 +305,13 @@ class Overlapped:
         self._decoding.append(landed)
         self._progress.complete = last
         if last:
-            self.submitted.set()
+            self.watch.submit([self._mark(each) for each in self.held.landings])
 
     def _decode(self, landed: _Range, rows: ChunkTable) -> None:
         if rows.size > 1 << 18:
             raise IrregularError
         end = int(rows["dst_offset"][-1] + rows["raw_size"][-1])
-        check_limit(self.feed, self.options, end)
+        check_limit(self.feed.source, self.options, end)
         self.target.reserve(end)
         landing = landed.landing
         self._fetch_start(landed, rows)
@@ -332,9 +339,7 @@ class Overlapped:
         if landing is not other:
             self._order(landing, other)
         of = other.address + first - before.start
-        driver.memcpy_async(
-            landing.address - missing, of, missing, int(landing.stream.handle)
-        )
+        driver.memcpy_async(landing.address - missing, of, missing, int(landing.stream.handle))
         if landing is not other:
             # What lands there next must not come before this copy.
             self._order(other, landing)
@@ -346,6 +351,8 @@ class Overlapped:
     def _settle(self, landed: _Range) -> None:
         """Take note of what became of a range, and free its landing place."""
         rows = landed.rows
+        with driver.calling("cuEventSynchronize", "a range of a file"):
+            landed.events[-1].sync()
         if rows is not None and landed.batch is not None:
             outcome = landed.batch.wait()
             done = np.zeros(rows.size, np.bool_)
@@ -361,7 +368,7 @@ class Overlapped:
         self._note(landed)
         self._free.append(landed.landing)
 
-    def _check_sizes(self, rows: ChunkTable, actual: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
+    def _check_sizes(self, rows: ChunkTable, actual: npt.NDArray[np.int64]) -> None:
         """Compare decoded sizes with those that gave the rows their places."""
         progress = self._progress
         if progress.size != int(rows["dst_offset"][0]):

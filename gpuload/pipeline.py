@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gpuload.containers.base import Index
     from gpuload.options import Options
     from gpuload.sinks import Sink
+    from gpuload.sources import Source
 
     #: ``progress(decoded bytes, stored bytes)``
     Progress = Callable[[int, int], None]
@@ -92,12 +93,12 @@ def run(
     return Run(index, sink, options, collect=collect).go(progress)
 
 
-def check_limit(index: Index, options: Options, size: int) -> None:
+def check_limit(source: Source, options: Options, size: int) -> None:
     """Raise MemoryLimitError if a file may not decode to `size` bytes."""
-    limit = options.output_limit(index.source.size)
+    limit = options.output_limit(source.size)
     if size > limit:
         raise MemoryLimitError(
-            f"{index.source.name}: the file decodes to {size} bytes or more, over the limit of "
+            f"{source.name}: the file decodes to {size} bytes or more, over the limit of "
             f"{limit}; raise max_output (--max-output) if you trust it"
         )
 
@@ -254,7 +255,7 @@ class Run:
 
     def _check_known_sizes(self) -> None:
         if self.index.exact:
-            check_limit(self.index, self.options, self.index.raw_bound)
+            check_limit(self.index.source, self.options, self.index.raw_bound)
         whole = ~np.isin(self.index.chunks["codec"], (Codec.ZSTD, Codec.GZIP))
         chunks = self.index.chunks[whole]
         need = int((chunks["raw_size"] + chunks["stored_size"]).max(initial=0))
@@ -364,7 +365,7 @@ class Run:
     def _advance(self, size: int) -> int:
         """Return the offset of the next `size` decoded bytes."""
         offset = self.position
-        check_limit(self.index, self.options, offset + size)
+        check_limit(self.index.source, self.options, offset + size)
         self.position += size
         return offset
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gpuload.sources import Source
     from gpuload.stages import Stages
 
-__all__ = ["MappedStager", "Piece", "ReadingStager", "Stager", "choose_way"]
+__all__ = ["MappedStager", "Piece", "ReadingStager", "Stager", "choose_way", "reading_threads"]
 
 #: Threads that read, and how many cores it takes for that to be faster than mapping.
 _READERS, _MANY_CORES = 8, 6
@@ -69,6 +69,11 @@ def choose_way(source: Source, options: Options) -> str:
     if options.way != "auto":
         return options.way
     return "read" if options.thread_count >= _MANY_CORES else "mapped"
+
+
+def reading_threads(options: Options) -> int:
+    """Return how many threads read into the ring."""
+    return min(options.thread_count, _READERS)
 
 
 class Stager(ABC):
@@ -124,11 +129,9 @@ class ReadingStager(Stager):
         The clock.
     """
 
-    def __init__(
-        self, source: Source, ring: StagingRing, options: Options, stages: Stages
-    ) -> None:
+    def __init__(self, source: Source, ring: StagingRing, options: Options, stages: Stages) -> None:
         self._source, self._ring, self._stages = source, ring, stages
-        self.threads = min(options.thread_count, _READERS)
+        self.threads = reading_threads(options)
         self.piece_size = ring.slot_size
 
     def bring(self, piece: Piece) -> Slot | None:
@@ -137,9 +140,7 @@ class ReadingStager(Stager):
         try:
             with self._stages.measure("read", piece.size):
                 self._source.read_exact(piece.offset, memoryview(slot.view)[: piece.size])
-            driver.memcpy_async(
-                piece.address, slot.address, piece.size, int(piece.stream.handle)
-            )
+            driver.memcpy_async(piece.address, slot.address, piece.size, int(piece.stream.handle))
         except BaseException:
             slot.release()
             raise

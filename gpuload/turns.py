@@ -19,23 +19,39 @@ class StoppedError(Exception):
 
 
 class Turns:
-    """Lets numbered pieces of work through one after the other."""
+    """Lets numbered pieces of work through one after the other.
+
+    Each wakes the next and nobody else: many threads that wake up to find that they have to wait on
+    keep Python from those with work.
+    """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._lock = threading.Lock()
         self._next = 0
+        #: For each number that is waited with, a lock that is held until its turn comes.
+        self._gates: dict[int, threading.Lock] = {}
         self.stopped = False
 
     @contextmanager
     def turn(self, number: int) -> Iterator[None]:
         """Hold the turn of number `number`; wait for those before it to have had theirs."""
-        with self._condition:
-            self._condition.wait_for(lambda: self.stopped or self._next == number)
-            self.check()
+        self._wait(number)
+        self.check()
         yield
-        with self._condition:
+        with self._lock:
             self._next = number + 1
-            self._condition.notify_all()
+            gate = self._gates.pop(self._next, None)
+        if gate is not None:
+            gate.release()
+
+    def _wait(self, number: int) -> None:
+        with self._lock:
+            if self.stopped or self._next == number:
+                return
+            gate = self._gates[number] = threading.Lock()
+            gate.acquire()
+        with gate:
+            pass
 
     def check(self) -> None:
         """Raise StoppedError after `stop`."""
@@ -44,9 +60,12 @@ class Turns:
 
     def stop(self) -> None:
         """Let nobody have a turn any more."""
-        with self._condition:
+        with self._lock:
             self.stopped = True
-            self._condition.notify_all()
+            gates = list(self._gates.values())
+            self._gates.clear()
+        for gate in gates:
+            gate.release()
 
 
 def join(pool: ThreadPoolExecutor, workers: list[Future[None]]) -> None:

@@ -71,6 +71,15 @@ class TestOpening:
             assert source.size == 0
             assert source.peek(0, 10) == b""
 
+    def test_that_it_is_remote(self, tmp_path):
+        fsspec.filesystem("memory").pipe_file("/test_remote/empty", b"")
+        with open_source("memory://test_remote/empty") as source:
+            assert source.remote
+            assert source.descriptor is None
+        (tmp_path / "file").touch()
+        with open_source(f"file://{tmp_path}/file") as source:
+            assert not source.remote
+
     def test_local_url(self, tmp_path):
         (tmp_path / "file").write_bytes(CONTENT)
         with open_source(f"file://{tmp_path}/file") as source:

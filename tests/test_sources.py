@@ -126,6 +126,11 @@ class TestEverySource:
         source.read_exact(100, memoryview(memory)[10:20])
         assert memory.tobytes() == b"\xcd" * 10 + CONTENT[100:110] + b"\xcd" * 10
 
+    @pytest.mark.parametrize("offset", [0, 5_000, 9_999, 10_000])
+    def test_resident_bytes_are_those_of_the_source(self, source, offset):
+        view, start = source.resident(offset)
+        assert view == CONTENT[start : start + len(view)]
+
     def test_peek_of_any_size(self, source):
         assert source.peek(9_995, 1 << 46) == CONTENT[9_995:]
 
@@ -161,6 +166,12 @@ class TestLocalFile:
             assert source.name == str(path)
         with LocalFile(path, "nickname") as source:
             assert source.name == "nickname"
+
+    def test_descriptor(self, path):
+        with LocalFile(path) as source:
+            assert os.pread(source.descriptor, 20_000, 0) == CONTENT
+        assert source.descriptor is None
+        assert BytesSource(CONTENT).descriptor is None
 
     def test_truncated_after_open(self, path):
         with LocalFile(path) as source:

@@ -184,9 +184,7 @@ def _walk(source: Source, listener: Listener | None) -> _Blocks:
     return blocks
 
 
-def _look_further(
-    source: Source, listener: Listener | None, blocks: _Blocks, offset: int
-) -> bytes:
+def _look_further(source: Source, listener: Listener | None, blocks: _Blocks, offset: int) -> bytes:
     """Return what joins two blocks where it lies outside of the bytes in memory so far."""
     blocks.count_looks(source, offset)
     if listener and offset >= listener.at and blocks.starts:

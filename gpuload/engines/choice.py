@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuload import driver
-from gpuload.chunks import Codec
+from gpuload.batch import DRIVER_CODECS
+from gpuload.chunks import CHUNK_DTYPE, Codec
 from gpuload.codecs import MISSING
 from gpuload.engines import rates
-from gpuload.engines.refusals import hardware_refusals, sm_refusals
+from gpuload.engines.refusals import KERNELS, hardware_refusals, sm_refusals
 from gpuload.errors import EngineUnavailableError, UnsupportedCodecError
 from gpuload.options import ENGINES
 
@@ -39,6 +40,7 @@ __all__ = [
     "SM",
     "Choice",
     "choose",
+    "choose_for",
     "scratch_limit",
     "time_text",
     "unavailable",
@@ -105,6 +107,34 @@ def choose(
         raise EngineUnavailableError(f"the {named} engine cannot decode this: {reason}")
     choosing.check_host()
     return Choice(choosing.engines, choosing.passed_over, choosing.seconds)
+
+
+def choose_for(work: Work, options: Options, device_id: int) -> str:
+    """Return who would decode chunks of one codec of which only their number and size are known.
+
+    Parameters
+    ----------
+    work : Work
+        The chunks, about.
+    options : Options
+        As for `choose`.
+    device_id : int
+        The device that may be used.
+    """
+    choosing = _Choosing(np.zeros(0, CHUNK_DTYPE), options, device_id, {})
+    device = driver.capabilities(device_id)
+    for engine in DEVICE_ENGINES:
+        if not choosing.unavailable(engine) and _knows(engine, work.codec, device):
+            rated = engine in rates.DEVICE_RATES and options.engine != engine
+            if not (rated and choosing.slower(engine, work)):
+                return engine
+    return ENGINES[HOST]
+
+
+def _knows(engine: str, codec: int, device: Capabilities) -> bool:
+    if engine == "hardware":
+        return bool(DRIVER_CODECS.get(Codec(codec), 0) & device.decompress_mask)
+    return codec in (KERNELS if engine == "sm" else rates.DEVICE_RATES[engine])
 
 
 def unavailable(engine: str, options: Options, device_id: int | None) -> str:
@@ -177,7 +207,7 @@ class _Choosing:
         left = self.engines == HOST
         if self.chunks.size and not left.any():
             return
-        reason = self._unavailable(engine)
+        reason = self.unavailable(engine)
         if not reason:
             refused = self._refusals(engine)
             taken = left & ~np.any(list(refused.values()), axis=0)
@@ -194,7 +224,7 @@ class _Choosing:
             if (left == codec).any():
                 raise UnsupportedCodecError(f"{reason}, and not here: {self.passed_over['nvcomp']}")
 
-    def _unavailable(self, engine: str) -> str:
+    def unavailable(self, engine: str) -> str:
         return self.broken.get(engine) or unavailable(engine, self.options, self.device_id)
 
     def _refusals(self, engine: str) -> Masks:
@@ -219,13 +249,13 @@ class _Choosing:
             rows = taken & (codecs == codec)
             reason = "uncompressed chunks among others that it cannot take"
             if codec in rates.DEVICE_RATES[engine]:
-                reason = self._slower(engine, rates.measure(self.chunks[rows], codec))
+                reason = self.slower(engine, rates.measure(self.chunks[rows], codec))
             if reason:
                 taken &= ~rows
                 reasons.append(reason)
         return reasons
 
-    def _slower(self, engine: str, work: Work) -> str:
+    def slower(self, engine: str, work: Work) -> str:
         """Return why others load some rows sooner; empty if the engine is the fastest."""
         seconds = rates.device_seconds(engine, work)
         host = rates.host_seconds(work, self.options.thread_count)
@@ -234,7 +264,7 @@ class _Choosing:
             return _too_slow(
                 work, f"{time_text(seconds)} against {time_text(host)} on the host", few=few
             )
-        if engine == "sm" and not self._unavailable("nvcomp"):
+        if engine == "sm" and not self.unavailable("nvcomp"):
             other = rates.device_seconds("nvcomp", work)
             if other < seconds:
                 times = f"{time_text(seconds)} against {time_text(other)} by nvcomp"

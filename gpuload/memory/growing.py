@@ -54,8 +54,8 @@ class GrowingMemory(OwnMemory):
         self._address, self._most = 0, 0
         self._parts: list[tuple[int, int]] = []
 
-    def grow(self, size: int) -> None:
-        """Have memory behind at least the first `size` bytes.
+    def grow(self, size: int) -> int:
+        """Have memory behind at least the first `size` bytes; return behind how many there is.
 
         Raises
         ------
@@ -63,7 +63,7 @@ class GrowingMemory(OwnMemory):
             If the device has not as much, or `size` is more than it can grow to.
         """
         if size <= self.size:
-            return
+            return self.size
         if size > self._most:
             raise MemoryLimitError(f"{size} bytes, in addresses for at most {self._most}")
         more = min(max(round_up(size - self.size, self._unit), _STEP), self._most - self.size)
@@ -72,6 +72,7 @@ class GrowingMemory(OwnMemory):
             map_memory(start, more, self._location, [self._location])
             self._parts.append((start, more))
         self.size += more
+        return self.size
 
     def _take(self, size: int, stream: Stream) -> tuple[int, int]:
         if self._address:

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BytesSource", "Source"]
 
+_NOTHING = memoryview(b"")
+
 
 class Source(ABC):
     """Random access to the bytes of one file.
@@ -22,19 +24,53 @@ class Source(ABC):
         What error messages call it.
     size : int
         Bytes in it, as it was opened.
+    descriptor : int or None
+        Of the open file, for who maps it; None for what is no regular file.
+    remote : bool
+        Whether reads wait for a network, so that they want to be large.
     """
 
     name: str
     size: int
+    descriptor: int | None = None
+    remote: bool = False
 
     @abstractmethod
     def readinto(self, offset: int, view: memoryview) -> int:
         """Read into a writable byte view from `offset` on; return how many bytes were there."""
 
     def peek(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes at `offset`, fewer only where the source ends."""
+        """Return up to `size` bytes at `offset`, fewer only where the source ends.
+
+        Raises
+        ------
+        FormatError
+            If it ends before the size that it was opened with: readers take its end for the end of
+            the content.
+        """
         buffer = bytearray(max(0, min(size, self.size - offset)))
-        return bytes(buffer[: self.readinto(offset, memoryview(buffer))])
+        self.read_exact(offset, memoryview(buffer))
+        return bytes(buffer)
+
+    def resident(self, offset: int) -> tuple[memoryview, int]:
+        """Return bytes that are in memory anyway, for readers that look at many places.
+
+        Parameters
+        ----------
+        offset : int
+            Where the next look goes.
+
+        Returns
+        -------
+        view : memoryview
+            Some bytes of the source, maybe with those at `offset` among them, maybe none at all.
+        start : int
+            The offset of the first of them.
+        """
+        return _NOTHING, 0
+
+    def look(self, offset: int, times: int) -> None:  # noqa: B027 (few sources count)
+        """Take note that somebody looked so often into `resident` bytes, up to `offset`."""
 
     def peek_exact(self, offset: int, size: int) -> bytes:
         """Return the `size` bytes at `offset`; a FormatError if the source ends before."""

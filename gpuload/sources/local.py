@@ -43,6 +43,7 @@ class LocalFile(Source):
         except OSError:
             self.close()
             raise
+        self.descriptor = self._fd
 
     def _regular_size(self) -> int:
         status = os.fstat(self._fd)
@@ -53,10 +54,19 @@ class LocalFile(Source):
         return status.st_size
 
     def readinto(self, offset: int, view: memoryview) -> int:
-        """See `Source.readinto`."""
+        """See `Source.readinto`.
+
+        Raises
+        ------
+        OSError
+            Of the system; with the file's name, and the offset in its text.
+        """
         done = 0
         while done < len(view):
-            got = os.preadv(self._fd, [view[done:]], offset + done)
+            try:
+                got = os.preadv(self._fd, [view[done:]], offset + done)
+            except OSError as error:
+                raise self._failed(error, offset + done) from error
             if got == 0:
                 break
             done += got
@@ -65,12 +75,20 @@ class LocalFile(Source):
     def peek(self, offset: int, size: int) -> bytes:
         """See `Source.peek`."""
         # One call covers nearly every header; only a short answer takes the general way.
-        data = os.pread(self._fd, max(0, min(size, self.size - offset)), offset)
-        return data if len(data) == size or not data else super().peek(offset, size)
+        try:
+            data = os.pread(self._fd, max(0, min(size, self.size - offset)), offset)
+        except OSError as error:
+            raise self._failed(error, offset) from error
+        ends = offset + size > self.size and offset + len(data) >= self.size
+        return data if len(data) == size or ends else super().peek(offset, size)
+
+    def _failed(self, error: OSError, offset: int) -> OSError:
+        return OSError(error.errno, f"byte {offset}: {error.strerror}", self.name)
 
     def close(self) -> None:
         """See `Source.close`."""
         if self._fd >= 0:
+            self.descriptor = None
             os.close(self._fd)
             self._fd = -1
 

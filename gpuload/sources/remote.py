@@ -61,6 +61,8 @@ class FsspecSource(Source):
         has another object.
     """
 
+    remote = True
+
     def __init__(self, files: Any, path: str, size: int, name: str, *, etag: str = "") -> None:
         self.name = name
         self.size = size

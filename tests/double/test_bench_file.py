@@ -152,6 +152,7 @@ def kvikio(monkeypatch) -> FakeKvikio:
     made = FakeKvikio()
     made.__spec__ = object()
     monkeypatch.setitem(sys.modules, "kvikio", made)
+    monkeypatch.setitem(sys.modules, "kvikio.defaults", made.defaults)
     return made
 
 

@@ -1,0 +1,67 @@
+"""What the first bytes of a file promise about the rest, before it is listed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuload.chunks import Codec
+from gpuload.codecs.gzip_header import read_member_header
+from gpuload.containers import gzip, lz4, snappy
+from gpuload.containers.lz4_frame import read_header
+from gpuload.errors import GpuloadError
+
+if TYPE_CHECKING:
+    from gpuload.options import Options
+    from gpuload.sources import Source
+
+__all__ = ["Prospect", "prospect"]
+
+#: Most decoded bytes of a chunk of Snappy framing (section 4.2) and of a BGZF block.
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True)
+class Prospect:
+    """A file of many independent chunks, as it seems.
+
+    Attributes
+    ----------
+    codec : Codec
+        Of most chunks.
+    chunk_size : int
+        Decoded bytes of most chunks.
+    raw_size : int or None
+        Decoded bytes of the first frame, if it states them.
+    serial_checksum : bool
+        Whether there is a checksum that covers several chunks.
+    """
+
+    codec: Codec
+    chunk_size: int
+    raw_size: int | None = None
+    serial_checksum: bool = False
+
+
+def prospect(source: Source, options: Options) -> Prospect | None:
+    """Return what a file promises; None if it must be listed first, or is broken."""
+    try:
+        return _prospect(source, options)
+    except GpuloadError:
+        return None
+
+
+def _prospect(source: Source, options: Options) -> Prospect | None:
+    first = source.peek(0, 4)
+    if first == lz4.MAGIC:
+        frame = read_header(source, 0, options)
+        if not frame.independent or options.dictionary is not None:
+            return None
+        size, serial = frame.content_size, frame.content_checksum
+        return Prospect(Codec.LZ4, frame.maximum, size, serial)
+    if snappy.is_magic(first):
+        return Prospect(Codec.SNAPPY, _CHUNK)
+    if gzip.is_magic(first):
+        header = read_member_header(source.peek, 0, source.name)
+        return Prospect(Codec.DEFLATE, _CHUNK) if header.bgzf_block_size else None
+    return None

@@ -1,0 +1,186 @@
+"""Which loads to a device may overlap their stages, and with what."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuload import driver
+from gpuload.containers.base import Asset
+from gpuload.containers.prospect import prospect
+from gpuload.device_array import allocate
+from gpuload.engines.choice import HOST, NVCOMP, SM, choose, choose_for, scratch_limit
+from gpuload.engines.rates import Work
+from gpuload.feeds import IrregularError, ListedFeed, WalkedFeed
+from gpuload.lease import Shape, lease
+from gpuload.memory import GrowingMemory
+from gpuload.options import ENGINES
+from gpuload.overlapped import Overlapped, Target
+from gpuload.pipeline import check_limit
+from gpuload.stages import Stages
+from gpuload.staging import MappedStager, ReadingStager, choose_way, reading_threads
+
+if TYPE_CHECKING:
+    from cuda.core import Stream
+
+    from gpuload.containers.base import Index
+    from gpuload.containers.prospect import Prospect
+    from gpuload.destination import Destination
+    from gpuload.device_array import DeviceArray
+    from gpuload.feeds import Feed
+    from gpuload.lease import Lease
+    from gpuload.options import Options
+    from gpuload.report import Report
+    from gpuload.sources import Source
+    from gpuload.staging import Stager
+    from gpuload.watch import Watch
+
+__all__ = ["load_listed", "load_unlisted"]
+
+#: Bytes of a file from which on listing it is worth a thread of its own.
+_WORTH_WALKING = 4 << 20
+#: Decoded bytes of a stored byte, where nothing says how many there are.
+_RATIO = 2.5
+#: Slots of the staging ring for each thread that reads.
+_SLOTS = 3
+
+
+def load_listed(
+    index: Index, asset: Asset, options: Options, to: Destination, watch: Watch
+) -> tuple[DeviceArray, Report]:
+    """Load a file that is listed; see `gpuload.device_load.load`.
+
+    Raises
+    ------
+    IrregularError
+        If it does not suit, or turns out not to.
+    """
+    began = Stages()
+    choice = choose(index.chunks, options, to.device_id)
+    engines = np.unique(choice.engines)
+    if engines.size != 1 or engines[0] == HOST:
+        raise IrregularError
+    if options.verify is True and index.spans["checksum_kind"].any():
+        raise IrregularError
+    load = _Load(index.source, ENGINES[engines[0]], options, to, watch, began)
+    with lease(to.device_id, load.shape) as held:
+        feed = ListedFeed(index, held.shape.landing_size)
+        check_limit(index.source, options, feed.placing.size)
+        array, report = load.run(feed, held, asset, feed.placing.size)
+    report.passed_over = choice.passed_over
+    return array, report
+
+
+def load_unlisted(
+    source: Source, options: Options, to: Destination, watch: Watch
+) -> tuple[DeviceArray, Report, Index]:
+    """Load a file while it is being listed.
+
+    Raises
+    ------
+    IrregularError
+        If it does not suit, or turns out not to.
+    """
+    began = Stages()
+    promise = prospect(source, options) if source.size >= _WORTH_WALKING else None
+    if promise is None or (options.verify is True and promise.serial_checksum):
+        raise IrregularError
+    engine = choose_for(_work(source, promise), options, to.device_id)
+    if engine == ENGINES[HOST]:
+        raise IrregularError
+    load = _Load(source, engine, options, to, watch, began)
+    with lease(to.device_id, load.shape) as held:
+        stager = load.stager(held)
+        piece = held.shape.slot_size if isinstance(stager, ReadingStager) else 0
+        feed = WalkedFeed(source, options, held.shape.landing_size, piece, began)
+        feed.start()
+        try:
+            array, report = load.run(feed, held, Asset(), promise.raw_size)
+        finally:
+            feed.stop()
+    return array, report, feed.index()
+
+
+def _work(source: Source, promise: Prospect) -> Work:
+    raw = int(source.size * _RATIO)
+    count = max(1, raw // promise.chunk_size)
+    return Work(promise.codec, count, source.size, raw, promise.chunk_size)
+
+
+class _Load:
+    """What loads of listed and of other files have in common."""
+
+    def __init__(
+        self,
+        source: Source,
+        engine: str,
+        options: Options,
+        to: Destination,
+        watch: Watch,
+        stages: Stages,
+    ) -> None:
+        number = ENGINES.index(engine)
+        if number != SM and not options.trusted:
+            raise IrregularError  # it decodes into windows with a guard
+        self.source, self.engine, self.options = source, engine, options
+        self.to, self.watch, self.stages = to, watch, stages
+        self.direct = number in (SM, NVCOMP)
+        slots = _SLOTS * reading_threads(options)
+        shape = Shape.within(options.memory_limit, slots)
+        if shape is None or (options.on_error == "skip"):
+            raise IrregularError
+        self.shape: Shape = shape
+        self.way = choose_way(source, options)
+
+    def stager(self, held: Lease) -> Stager:
+        """Return what brings the bytes."""
+        if self.way == "mapped":
+            return MappedStager(self.source, self.options.memory_limit // 2, self.stages)
+        return ReadingStager(self.source, held.ring, self.options, self.stages)
+
+    def run(
+        self, feed: Feed, held: Lease, asset: Asset, size: int | None
+    ) -> tuple[DeviceArray, Report]:
+        """Load; `size` is that of the result, if it is known."""
+        ordered = self.to.ordered()
+        with ExitStack() as undo:
+            target, owner = self._target(asset, size, ordered, undo)
+            if not self.direct and not driver.is_hw_decompress_capable(target.address):
+                raise IrregularError
+            engine = held.engine(self.engine, scratch_limit(self.options))
+            load = Overlapped(
+                feed,
+                self.stager(held),
+                self.way,
+                engine,
+                target,
+                held,
+                self.options,
+                self.stages,
+                self.watch,
+            )
+            report = load.run(self.to.start(ordered))
+            undo.pop_all()
+        if self.to.out is not None and report.raw_size != target.size:
+            raise IrregularError
+        return self.to.array(target.address, report.raw_size, asset, ordered, owner), report
+
+    def _target(
+        self, asset: Asset, size: int | None, ordered: Stream, undo: ExitStack
+    ) -> tuple[Target, Any]:
+        if self.to.out is not None:
+            return Target(*self.to.memory(asset)), self.to.out
+        if size is not None:
+            check_limit(self.source, self.options, size)
+            buffer = allocate(size, self.to.device_id, ordered)
+            undo.callback(buffer.close)
+            return Target(int(buffer.handle), size), buffer
+        if not driver.capabilities(self.to.device_id).virtual_memory:
+            raise IrregularError
+        memory = GrowingMemory(self.to.device_id)
+        most = self.options.output_limit(self.source.size)
+        buffer = driver.shield(memory.allocate(most, stream=ordered))
+        undo.callback(buffer.close)
+        return Target(int(buffer.handle), 0, memory.grow), buffer
