@@ -65,9 +65,11 @@ class Shape:
         """
         landing = memory_limit // 4 - MARGIN
         slot = min(4 << 20, memory_limit // 2 // slots // 4096 * 4096)
-        if landing < MARGIN or slot < 1 << 20:
+        if slot < 1 << 20 or landing < slot:
             return None
-        return cls(4, landing // 4096 * 4096, slots, slot)
+        # Files that are listed while they arrive are looked at in pieces that places have a whole
+        # number of.
+        return cls(4, landing // slot * slot, slots, slot)
 
     @property
     def on_device(self) -> int:

@@ -148,8 +148,9 @@ class Overlapped:
         self._permits = threading.Semaphore(held.ring.slots)
         self._brought: deque[tuple[_Range, bool, Future[None]]] = deque()
         self._decoding: deque[_Range] = deque()
+        self._ended = False
         self._awaited: Future[None] = Future()
-        self._awaited.cancel()
+        self._awaited.set_result(None)
         self._before: _Range | None = None
         self._current: _Range | None = None
         self._base: tuple[Event, float] | None = None
@@ -185,7 +186,7 @@ class Overlapped:
 
     def _stop(self, pool: ThreadPoolExecutor) -> None:
         """End the threads, and wait for what they submitted: its memory is freed next."""
-        self.watch.cancelled = True
+        self._ended = True
         self.feed.stop()
         join(pool, [self._awaited, *(brought for _, _, brought in self._brought)])
         with suppress(GpuloadError):
@@ -233,7 +234,7 @@ class Overlapped:
                 self._awaited.result()
                 if last:
                     self._submit(landed)
-            elif self._decoding:
+            elif self._decoding and self._may_settle():
                 self._settle(self._decoding.popleft())
             else:
                 break
@@ -270,12 +271,16 @@ class Overlapped:
 
     def _has_place(self) -> bool:
         """Return whether the next piece has somewhere to land; settle what is done meanwhile."""
-        while self._decoding and self._decoding[0].events[-1].is_done:
+        while self._decoding and self._may_settle() and self._decoding[0].events[-1].is_done:
             self._settle(self._decoding.popleft())
         return self._current is not None or bool(self._free)
 
+    def _may_settle(self) -> bool:
+        """Return whether nobody needs the bytes of the oldest range any more."""
+        return self._progress.complete or self._decoding[0] is not self._before
+
     def _bring(self, piece: Piece) -> None:
-        if self.watch.cancelled:
+        if self._ended or self.watch.cancelled:
             raise StoppedError
         slot = self.stager.bring(piece)
         if slot is None:
@@ -360,7 +365,7 @@ class Overlapped:
                 computed, done = landed.sums.wait()
                 check(rows, computed, done, outcome)
             if outcome.reasons:
-                raise IrregularError
+                raise IrregularError(next(iter(outcome.reasons.values())))
             self._check_sizes(rows, outcome.actual)
             kinds = rows["checksum_kind"]
             self._progress.verified.update(dict(enumerate(np.bincount(kinds[done]).tolist())))

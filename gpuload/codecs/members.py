@@ -65,7 +65,7 @@ def decoder() -> MembersDecoder | None:
     """
     if _library() is None:
         return None
-    local = threading.local()
+    scratch = _Scratch()
 
     def decode(rows: ChunkTable, src: Offsets, dst: Offsets, stored: Bytes, out: Bytes) -> int:
         end = src + rows["stored_size"].astype(np.int64)
@@ -73,11 +73,12 @@ def decoder() -> MembersDecoder | None:
         if count < 2:
             return 0
         size = int(end[count - 1] - src[0]) + len(_HEADER) + _TRAILER.size
-        stream = _scratch(local, size)
+        stream, marks = scratch.take(size)
         stream[len(_HEADER) : -_TRAILER.size] = stored[src[0] : end[count - 1]]
         _frame(stream, rows[:count], end[:count] - src[0], gap)
         slots = out[dst[0] : dst[count - 1] + int(rows["raw_size"][count - 1])]
-        return count if _headers(stream) == count - 1 and _inflate(stream, slots) else 0
+        alone = _headers(stream, marks) == count - 1
+        return count if alone and _inflate(stream, slots) else 0
 
     return decode
 
@@ -107,12 +108,17 @@ def _together(rows: ChunkTable, src: Offsets, end: Offsets, dst: Offsets) -> tup
     return int(fits.argmin()) if not fits.all() else rows.size, gap
 
 
-def _scratch(local: threading.local, size: int) -> Bytes:
-    """Return memory of this thread; what it held before is lost."""
-    memory: Bytes | None = getattr(local, "memory", None)
-    if memory is None or memory.size < size:
-        memory = local.memory = np.empty(size + size // 4, np.uint8)
-    return memory[:size]
+class _Scratch(threading.local):
+    """Memory of each thread for a stream, and for a mark for each byte of it."""
+
+    def __init__(self) -> None:
+        self._memory = np.empty((2, 0), np.uint8)
+
+    def take(self, size: int) -> tuple[Bytes, Bytes]:
+        """Return it; what it held before is lost."""
+        if self._memory.shape[1] < size:
+            self._memory = np.empty((2, size + size // 4), np.uint8)
+        return self._memory[0, :size], self._memory[1, :size]
 
 
 def _frame(stream: Bytes, rows: ChunkTable, end: Offsets, gap: int) -> None:
@@ -126,10 +132,13 @@ def _frame(stream: Bytes, rows: ChunkTable, end: Offsets, gap: int) -> None:
     _TRAILER.pack_into(view, *trailers[-1])
 
 
-def _headers(stream: Bytes) -> int:
+def _headers(stream: Bytes, marks: Bytes) -> int:
     """Return how many places look like the start of a member, besides the start of the stream."""
-    words = [stream[at : at + (stream.size - at) // 4 * 4].view("<u4") for at in range(4)]
-    return sum(int(np.count_nonzero(each == _MARK)) for each in words)
+    # Words from each byte on, in four rows (there is no room for a member in the few bytes that may
+    # be left over); one call, as after each a thread waits for its turn at Python.
+    words = np.ndarray((4, (stream.size - 3) // 4), "<u4", stream, strides=(1, 4))
+    found = marks[: words.size].view(np.bool_).reshape(words.shape)
+    return int(np.count_nonzero(np.equal(words, _MARK, out=found)))
 
 
 def _inflate(stream: Bytes, slots: Bytes) -> bool:
