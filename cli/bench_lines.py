@@ -90,6 +90,8 @@ def notes(records: list[Record]) -> Iterator[str]:
 
 
 def _caveats(record: Record) -> Iterator[str]:
+    if "ways" in record and record["way"] and record["way"] not in record["ways"]:
+        yield "stored bytes did not come that way"
     if record.get("unverified"):
         counts = (f"{count:,} {kind}" for kind, count in record["unverified"].items())
         yield f"checksums that were not checked: {', '.join(counts)}"

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import gpuload
 from gpuload import driver
 from gpuload.errors import EngineUnavailableError, FormatWarning
-from gpuload.options import ENGINES, WAYS
+from gpuload.loader import Job
+from gpuload.options import ENGINES, WAYS, Options
+from gpuload.watch import Watch
 
 from .bench_clock import Runs, digest
 from .engines import engine_unavailable
@@ -19,7 +21,7 @@ from .messages import FAILURES, describe
 
 if TYPE_CHECKING:
     from gpuload.arrays import Array
-    from gpuload.loader import Container
+    from gpuload.container import Container
     from gpuload.report import Report
 
 Record = dict[str, Any]
@@ -176,12 +178,13 @@ def _once(load: Load, file: str, plan: Plan, runs: Runs) -> tuple[Array, Report]
         # What is odd about the file was said when it was decoded for comparison.
         warnings.simplefilter("ignore", FormatWarning)
         with runs.measure():
-            container = open_file(file, plan, load)
-            with container:
-                array = container.load()
+            # What `gpuload.load` does, which may list a file while it loads it.
+            options = Options(**plan.options, **load.options)
+            job = Job(open_input(file), None, None, None, None, options)
+            array = job.run(Watch())
             complete(load.device_id)
-    assert container.report is not None
-    return array, container.report
+    assert job.report is not None
+    return array, job.report
 
 
 def complete(device_id: int | None) -> None:

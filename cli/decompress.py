@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import NoReturn
 
-    from gpuload.loader import Container
+    from gpuload.container import Container
     from gpuload.report import Report
 
 __all__ = ["command"]

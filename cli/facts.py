@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from gpuload.loader import Container
+    from gpuload.container import Container
 
     Column = npt.NDArray[np.integer[Any]]
 

@@ -22,7 +22,7 @@ from .outputs import name_write_errors
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from gpuload.loader import Container
+    from gpuload.container import Container
     from gpuload.sources import Source
 
 __all__ = ["STDIN_NAME", "Batch", "open_container", "open_input"]

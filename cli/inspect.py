@@ -19,7 +19,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from gpuload.loader import Container
+    from gpuload.container import Container
 
 __all__ = ["command"]
 

@@ -27,7 +27,7 @@ from .progress import decoding_bar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gpuload.loader import Container
+    from gpuload.container import Container
     from gpuload.report import Report
 
 __all__ = ["command"]

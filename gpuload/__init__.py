@@ -11,18 +11,31 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from gpuload.arrays import Array
     from gpuload.compression import compress
-    from gpuload.loader import Container, load, open  # noqa: A004
+    from gpuload.container import Container
+    from gpuload.loader import Load, load, load_async, open  # noqa: A004
     from gpuload.options import Options
 
-__all__ = ["Array", "Container", "Options", "compress", "errors", "load", "open"]
+__all__ = [
+    "Array",
+    "Container",
+    "Load",
+    "Options",
+    "compress",
+    "errors",
+    "load",
+    "load_async",
+    "open",
+]
 __version__ = "0.1.0"
 
 _HOMES = {
     "Array": "gpuload.arrays",
-    "Container": "gpuload.loader",
+    "Container": "gpuload.container",
+    "Load": "gpuload.loader",
     "Options": "gpuload.options",
     "compress": "gpuload.compression",
     "load": "gpuload.loader",
+    "load_async": "gpuload.loader",
     "open": "gpuload.loader",
 }
 

@@ -167,7 +167,7 @@ class Overlapped:
         ------
         IrregularError
             See the module's docstring.
-        StoppedError
+        CancelledError
             If the watch says so.
         GpuloadError, OSError
             As reading does.
@@ -226,8 +226,7 @@ class Overlapped:
     def _conduct(self, pool: ThreadPoolExecutor) -> None:
         pieces = self._pieces()
         while True:
-            if self.watch.cancelled:
-                raise StoppedError
+            self.watch.check()
             self._hand_out(pool, pieces)
             if self._brought:
                 landed, last, self._awaited = self._brought.popleft()
@@ -240,7 +239,7 @@ class Overlapped:
                 break
 
     def _pieces(self) -> Iterator[tuple[int, int, int, int, bool]]:
-        """Yield, for each piece: its range and that one's ends, where it starts, if it is the last."""
+        """Yield, for each piece: its range, whose ends, where it starts, and if it is the last."""
         size = self.stager.piece_size
         for number, (start, end) in enumerate(self.feed.ranges()):
             for offset in range(start, end, size):
@@ -280,7 +279,8 @@ class Overlapped:
         return self._progress.complete or self._decoding[0] is not self._before
 
     def _bring(self, piece: Piece) -> None:
-        if self._ended or self.watch.cancelled:
+        self.watch.check()
+        if self._ended:
             raise StoppedError
         slot = self.stager.bring(piece)
         if slot is None:
@@ -310,7 +310,14 @@ class Overlapped:
         self._decoding.append(landed)
         self._progress.complete = last
         if last:
-            self.watch.submit([self._mark(each) for each in self.held.landings])
+            self.watch.submit(self._end())
+
+    def _end(self) -> Event:
+        """Return an event behind all work."""
+        first, *others = self.held.landings
+        for landing in others:
+            self._order(first, landing)
+        return self._mark(first)
 
     def _decode(self, landed: _Range, rows: ChunkTable) -> None:
         if rows.size > 1 << 18:

@@ -20,7 +20,13 @@ from gpuload.options import ENGINES
 from gpuload.overlapped import Overlapped, Target
 from gpuload.pipeline import check_limit
 from gpuload.stages import Stages
-from gpuload.staging import MappedStager, ReadingStager, choose_way, reading_threads
+from gpuload.staging import (
+    MappedStager,
+    ReadingStager,
+    ShowingStager,
+    choose_way,
+    reading_threads,
+)
 
 if TYPE_CHECKING:
     from cuda.core import Stream
@@ -68,7 +74,8 @@ def load_listed(
     with lease(to.device_id, load.shape) as held:
         feed = ListedFeed(index, held.shape.landing_size)
         check_limit(index.source, options, feed.placing.size)
-        array, report = load.run(feed, held, asset, feed.placing.size)
+        stager = load.stager(held)
+        array, report = load.run(feed, stager, held, asset, feed.placing.size)
     report.passed_over = choice.passed_over
     return array, report
 
@@ -92,12 +99,12 @@ def load_unlisted(
         raise IrregularError
     load = _Load(source, engine, options, to, watch, began)
     with lease(to.device_id, load.shape) as held:
-        stager = load.stager(held)
-        piece = held.shape.slot_size if isinstance(stager, ReadingStager) else 0
+        stager = load.stager(held, shown=True)
+        piece = stager.piece_size if isinstance(stager, ShowingStager) else 0
         feed = WalkedFeed(source, options, held.shape.landing_size, piece, began)
         feed.start()
         try:
-            array, report = load.run(feed, held, Asset(), promise.raw_size)
+            array, report = load.run(feed, stager, held, Asset(), promise.raw_size)
         finally:
             feed.stop()
     return array, report, feed.index()
@@ -134,14 +141,15 @@ class _Load:
         self.shape: Shape = shape
         self.way = choose_way(source, options)
 
-    def stager(self, held: Lease) -> Stager:
-        """Return what brings the bytes."""
+    def stager(self, held: Lease, *, shown: bool = False) -> Stager:
+        """Return what brings the bytes, and shows them where they are read, if that is wanted."""
         if self.way == "mapped":
             return MappedStager(self.source, self.options.memory_limit // 2, self.stages)
-        return ReadingStager(self.source, held.ring, self.options, self.stages)
+        kind = ShowingStager if shown else ReadingStager
+        return kind(self.source, held.ring, self.options, self.stages)
 
     def run(
-        self, feed: Feed, held: Lease, asset: Asset, size: int | None
+        self, feed: Feed, stager: Stager, held: Lease, asset: Asset, size: int | None
     ) -> tuple[DeviceArray, Report]:
         """Load; `size` is that of the result, if it is known."""
         ordered = self.to.ordered()
@@ -152,7 +160,7 @@ class _Load:
             engine = held.engine(self.engine, scratch_limit(self.options))
             load = Overlapped(
                 feed,
-                self.stager(held),
+                stager,
                 self.way,
                 engine,
                 target,

@@ -13,8 +13,10 @@ for it, and bring 20 to 25 GB/s on one core.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
+import threading
 from abc import ABC, abstractmethod
 from collections import deque
 from dataclasses import dataclass
@@ -33,12 +35,22 @@ if TYPE_CHECKING:
     from gpuload.sources import Source
     from gpuload.stages import Stages
 
-__all__ = ["MappedStager", "Piece", "ReadingStager", "Stager", "choose_way", "reading_threads"]
+__all__ = [
+    "MappedStager",
+    "Piece",
+    "ReadingStager",
+    "ShowingStager",
+    "Stager",
+    "choose_way",
+    "reading_threads",
+]
 
 #: Threads that read, and how many cores it takes for that to be faster than mapping.
 _READERS, _MANY_CORES = 8, 6
 #: Bytes of a file that are mapped at a time: pinning less is slower.
 _MAPPED_PIECE = 32 << 20
+#: Slots of the ring that are filled for a piece.
+_SLOTS_A_PIECE = 4
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -115,7 +127,7 @@ class Stager(ABC):
 
 
 class ReadingStager(Stager):
-    """Reads into slots of a ring.
+    """Reads into slots of a ring; each thread has some of its own, which it fills in turn.
 
     Parameters
     ----------
@@ -132,6 +144,52 @@ class ReadingStager(Stager):
     def __init__(self, source: Source, ring: StagingRing, options: Options, stages: Stages) -> None:
         self._source, self._ring, self._stages = source, ring, stages
         self.threads = reading_threads(options)
+        self.piece_size = _SLOTS_A_PIECE * ring.slot_size
+        self._own = threading.local()
+        self._held: list[Slot] = []
+
+    def bring(self, piece: Piece) -> None:
+        """See `Stager.bring`."""
+        handle, step = int(piece.stream.handle), self._ring.slot_size
+        with self._stages.measure("read", piece.size):
+            for start in range(0, piece.size, step):
+                slot, size = self._slot(), min(step, piece.size - start)
+                slot.wait()
+                self._source.read_exact(piece.offset + start, memoryview(slot.view)[:size])
+                driver.memcpy_async(piece.address + start, slot.address, size, handle)
+                slot.use(piece.stream)
+
+    def _slot(self) -> Slot:
+        """Return the next of the calling thread's slots."""
+        if not hasattr(self._own, "slots"):
+            count = self._ring.slots // self.threads
+            self._own.slots = itertools.cycle([self._acquire() for _ in range(count)])
+        slot: Slot = next(self._own.slots)
+        return slot
+
+    def _acquire(self) -> Slot:
+        slot = self._ring.acquire()
+        self._held.append(slot)
+        return slot
+
+    def finish(self) -> None:
+        """See `Stager.finish`."""
+        run_all([slot.release for slot in self._held])
+        self._held.clear()
+
+
+class ShowingStager(Stager):
+    """Reads into slots of a ring, and leaves them to who looks at their bytes.
+
+    Parameters
+    ----------
+    source, ring, options, stages
+        See `ReadingStager`.
+    """
+
+    def __init__(self, source: Source, ring: StagingRing, options: Options, stages: Stages) -> None:
+        self._source, self._ring, self._stages = source, ring, stages
+        self.threads = reading_threads(options)
         self.piece_size = ring.slot_size
 
     def bring(self, piece: Piece) -> Slot | None:
@@ -140,7 +198,8 @@ class ReadingStager(Stager):
         try:
             with self._stages.measure("read", piece.size):
                 self._source.read_exact(piece.offset, memoryview(slot.view)[: piece.size])
-            driver.memcpy_async(piece.address, slot.address, piece.size, int(piece.stream.handle))
+            handle = int(piece.stream.handle)
+            driver.memcpy_async(piece.address, slot.address, piece.size, handle)
         except BaseException:
             slot.release()
             raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import CancelledError
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -23,18 +24,24 @@ class Watch:
     def __init__(self) -> None:
         self.cancelled = False
         self._submitted = threading.Event()
-        self._events: list[Event] = []
+        self._event: Event | None = None
 
-    def submit(self, events: list[Event]) -> None:
-        """Say that all work is submitted, and that it is done with these events."""
-        self._events = events
+    def check(self) -> None:
+        """Raise CancelledError if the load is to end."""
+        if self.cancelled:
+            raise CancelledError("the load was cancelled")
+
+    def submit(self, event: Event) -> None:
+        """Say that all work is submitted, and that it is done with an event."""
+        self._event = event
         self._submitted.set()
 
     def end(self) -> None:
         """Say that there is nothing to wait for any more."""
+        self._event = None
         self._submitted.set()
 
-    def wait(self) -> list[Event]:
-        """Wait until all work is submitted; return the events with which it is done."""
+    def wait(self) -> Event | None:
+        """Wait until all work is submitted; return the event with which it is done, if it isn't."""
         self._submitted.wait()
-        return self._events
+        return self._event

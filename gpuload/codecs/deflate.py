@@ -51,6 +51,9 @@ def decode_checked(stored: Bytes, slot: Bytes, crc: int) -> int:
     if trailer in payload and _is_member(_HEADER + payload + trailer[:-1], slot.size):
         # The very trailer was put there to hide what is behind it: the one at the end is not read.
         raise CorruptChunkError("bytes follow the end of the DEFLATE stream")
+    if len(decoded) != slot.size:
+        # Another trailer, right behind a shorter stream inside the payload, was found to be right.
+        return decode(stored, slot)
     slot[:] = np.frombuffer(decoded, np.uint8)
     return slot.size
 

@@ -72,6 +72,17 @@ class Slot:
         finally:
             self._ring._take_back(self)
 
+    def wait(self) -> None:
+        """Wait for the last use of the slot, whose device is current, by who still holds it."""
+        self._wait()
+
+    def use(self, stream: Stream) -> None:
+        """Let `wait` wait for what a stream of the current device does with the slot so far.
+
+        This is `release` for who goes on to hold the slot.
+        """
+        self._record(stream)
+
     def _record(self, stream: Stream) -> None:
         try:
             with driver.calling("cuEventRecord", _LAST_USE):

@@ -227,6 +227,7 @@ def load(**changes) -> dict:
         "raw_size": 4 << 30,
         "engine": "sm",
         "passed_over": {},
+        "ways": {"mapped": 1} if changes.get("way", "mapped") == "mapped" else {"read": 1},
         "unverified": {},
         "peak_host": 64 << 20,
         "peak_device": (300 << 20) + 1,
@@ -257,12 +258,14 @@ class TestLines:
         records = [
             load(unverified={"xxh32": 1, "xxh32_stored": 16384}),
             load(way="read", engine="sm, host", passed_over={"sm": "too large (1 of 9 chunks)"}),
+            load(name="hardware", engine="hardware", ways={}),
             load(name="nvcomp", engine="nvcomp", left_out="not this codec"),
             load(name="nvcomp", engine="nvcomp", way="read", left_out="not this codec"),
         ]
         assert list(notes(records)) == [
             "sm mapped: checksums that were not checked: 1 xxh32, 16,384 xxh32_stored",
             "sm read: decoded by sm, host: too large (1 of 9 chunks)",
+            "hardware mapped: stored bytes did not come that way",
             "nvcomp mapped, nvcomp read: not this codec",
         ]
 

@@ -98,7 +98,7 @@ class TestEngineThatRefusesAFile:
         def choose(chunks, options, device_id):
             raise EngineUnavailableError("it takes no such chunks")
 
-        monkeypatch.setattr("gpuload.loader.choose", choose)
+        monkeypatch.setattr("gpuload.container.choose", choose)
         monkeypatch.setattr("gpuload_cli.engines.engine_unavailable", lambda *_, **__: "")
 
     @every_command
@@ -146,7 +146,7 @@ class TestDevice:
         def fail(*_, **__):
             raise DriverError("cuStreamSynchronize failed: CUDA_ERROR_LAUNCH_FAILED (719)")
 
-        monkeypatch.setattr("gpuload.loader.Container.write_to", fail)
+        monkeypatch.setattr("gpuload.container.Container.write_to", fail)
         result = run("decompress", lz4_file.path)
         assert result.exit_code == 1
         assert result.stderr == (
@@ -209,7 +209,7 @@ def test_trust_has_three_states(run, lz4_file, monkeypatch, name: str) -> None:
         asked.append(options.trusted)
         raise EngineUnavailableError("enough")
 
-    monkeypatch.setattr("gpuload.loader.choose", choose)
+    monkeypatch.setattr("gpuload.container.choose", choose)
     for words in ([], ["--trusted"], ["--untrusted"]):
         run(name, lz4_file.path, *words)
     assert asked == [None, True, False]

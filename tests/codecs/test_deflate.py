@@ -204,6 +204,13 @@ class TestDecodeChecked:
         with pytest.raises(CorruptChunkError, match="bytes follow the end"):
             self.decoded(deflate(data) + trailer + b"hidden", len(data), zlib.crc32(data))
 
+    @pytest.mark.parametrize("inside", [b"", b"other"])
+    def test_another_member_and_its_trailer_inside(self, inside):
+        """Its trailer is right for what it decodes to, which is not what the row says."""
+        trailer = zlib.crc32(inside).to_bytes(4, "little") + len(inside).to_bytes(4, "little")
+        stored = deflate(inside) + trailer + deflate(b"hello" * 9)
+        assert self.decoded(stored, 45, zlib.crc32(b"hello" * 9)) == inside
+
     def test_a_trailer_in_the_stream(self):
         """Its bytes may also be content."""
         data = bytes(8)
