@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from gpuload.arrays import Array
     from gpuload.compression import compress
     from gpuload.container import Container
-    from gpuload.loader import Load, load, load_async, open  # noqa: A004
+    from gpuload.loader import Load, load, load_async, load_many, open  # noqa: A004
     from gpuload.options import Options
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "errors",
     "load",
     "load_async",
+    "load_many",
     "open",
 ]
 __version__ = "0.1.0"
@@ -36,6 +37,7 @@ _HOMES = {
     "compress": "gpuload.compression",
     "load": "gpuload.loader",
     "load_async": "gpuload.loader",
+    "load_many": "gpuload.loader",
     "open": "gpuload.loader",
 }
 

@@ -59,6 +59,8 @@ class DeviceArray(Array):
         On which the bytes are complete.
     owner : object
         What keeps the memory.
+    complete : Event, optional
+        When the bytes are complete; by default when the stream has done what it has now.
     """
 
     def __init__(
@@ -70,6 +72,7 @@ class DeviceArray(Array):
         device_id: int,
         stream: Stream,
         owner: object,
+        complete: Event | None = None,
     ) -> None:
         self._address = address
         self._shape = shape
@@ -77,8 +80,10 @@ class DeviceArray(Array):
         self._device_id = device_id
         self._stream = stream
         self._owner = owner
-        with driver.calling("cuEventRecord", "the end of a load"):
-            self._complete: Event = driver.shield(stream.record())
+        if complete is None:
+            with driver.calling("cuEventRecord", "the end of a load"):
+                complete = driver.shield(stream.record())
+        self._complete: Event = complete
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -102,6 +107,27 @@ class DeviceArray(Array):
 
     def __len__(self) -> int:
         return self._shape[0]
+
+    def parts(self, starts: list[int], sizes: list[int]) -> list[DeviceArray]:
+        """Return parts of an array of bytes, which keep all of its memory.
+
+        Parameters
+        ----------
+        starts, sizes : list of int
+            Their first bytes, and how many each has.
+        """
+        return [
+            DeviceArray(
+                self._address + start,
+                (size,),
+                self._dtype,
+                device_id=self._device_id,
+                stream=self._stream,
+                owner=self._owner,
+                complete=self._complete,
+            )
+            for start, size in zip(starts, sizes, strict=True)
+        ]
 
     def __bytes__(self) -> bytes:
         return self.to_host().tobytes()

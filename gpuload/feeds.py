@@ -110,6 +110,11 @@ class Feed(ABC):
     def ranges(self) -> Iterator[tuple[int, int]]:
         """Yield the first byte of each range and the one behind its last."""
 
+    def pieces(self, start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
+        """Yield the bytes of a range in pieces of at most `size`: where each starts and ends."""
+        for offset in range(start, end, size):
+            yield offset, min(offset + size, end)
+
     @abstractmethod
     def rows(self, number: int) -> tuple[ChunkTable, bool]:
         """Return the rows that end in a range, and whether they are the last; may wait.
@@ -120,6 +125,23 @@ class Feed(ABC):
     @abstractmethod
     def index(self) -> Index:
         """Return the index, once all rows were given."""
+
+    def check_sizes(
+        self, rows: ChunkTable, actual: npt.NDArray[np.int64], *, complete: bool
+    ) -> None:
+        """Compare the decoded sizes of a range's rows with those that gave them their places.
+
+        Only the last row of a file may be shorter.
+
+        Raises
+        ------
+        IrregularError
+            If another is.
+        """
+        expected = rows["raw_size"].astype(np.int64)
+        full = actual == expected
+        if not full[:-1].all() or not (full[-1] or complete):
+            raise IrregularError("a block that is not full, before the last")
 
     def publish(self, offset: int, view: Bytes, release: Callable[[], None]) -> None:
         """Show a piece that has arrived, until `release` is called."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpuload.container import Container, destination, warn
@@ -11,14 +13,14 @@ from gpuload.sources import Source, open_source
 from gpuload.watch import Watch
 
 if TYPE_CHECKING:
-    import os
+    from collections.abc import Iterable
 
     from typing_extensions import Buffer
 
     from gpuload.arrays import Array
     from gpuload.report import Report
 
-__all__ = ["Container", "Job", "Load", "load", "load_async", "open"]
+__all__ = ["Container", "Job", "Load", "load", "load_async", "load_many", "open"]
 
 
 def open(source: str | os.PathLike[str] | Buffer | Source, **options: Any) -> Container:  # noqa: A001
@@ -145,6 +147,77 @@ def load_async(
     """
     chosen = Options(engine=engine, verify=verify, **options)
     return Load(Job(source, name, out, device, stream, chosen))
+
+
+def load_many(
+    sources: Iterable[str | os.PathLike[str] | Buffer | Source],
+    *,
+    device: Any = None,
+    stream: Any = None,
+    engine: str = "auto",
+    verify: Verify = "auto",
+    **options: Any,
+) -> list[Array]:
+    """Load many compressed files, each into an array of its own.
+
+    Small local files go to a device together: thousands of them take a few batches. Their arrays
+    then lie in one piece of memory, which stays as long as one of them does.
+
+    Parameters
+    ----------
+    sources : iterable
+        As `load` takes them; each has one asset.
+    device, stream, engine, verify
+        See `load`.
+    **options
+        Other fields of `gpuload.options.Options`; they hold for each file.
+
+    Returns
+    -------
+    list of Array
+        In the order of the sources.
+
+    Raises
+    ------
+    GpuloadError, OSError, KeyError, ValueError
+        As `load` does for the first file that does not load.
+
+    Warns
+    -----
+    FormatWarning
+        If a file deviates from its format and decodes all the same.
+    """
+    chosen = Options(engine=engine, verify=verify, **options)
+    given = list(sources)
+    together = _load_together(given, device, stream, chosen)
+    if together is not None:
+        return together
+    arrays = []
+    for source in given:
+        job = Job(source, None, None, device, stream, chosen)
+        arrays.append(job.run(Watch()))
+        job.warn(stacklevel=2)
+    return arrays
+
+
+def _load_together(
+    given: list[Any], device: Any, stream: Any, options: Options
+) -> list[Array] | None:
+    """Load files in shared windows; None if they do not suit."""
+    paths = [os.fspath(each) for each in given if isinstance(each, str | os.PathLike)]
+    if len(paths) < max(2, len(given)) or any("://" in path for path in paths):
+        return None
+    device_id = destination(options, None, device)
+    if device_id is None:
+        return None
+    from gpuload import driver, overlapped_load
+    from gpuload.destination import Destination
+    from gpuload.feeds import IrregularError
+
+    with driver.on_device(device_id), suppress(IrregularError, OSError):
+        to = Destination(device_id, None, stream)
+        return list(overlapped_load.load_files(paths, options, to, Watch())[0])
+    return None
 
 
 class Load:

@@ -37,7 +37,6 @@ from gpuload.turns import StoppedError, join
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    import numpy.typing as npt
     from cuda.core import Event
 
     from gpuload.chunks import ChunkTable
@@ -238,15 +237,14 @@ class Overlapped:
             else:
                 break
 
-    def _pieces(self) -> Iterator[tuple[int, int, int, int, bool]]:
-        """Yield, for each piece: its range, whose ends, where it starts, and if it is the last."""
-        size = self.stager.piece_size
+    def _pieces(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """Yield, for each piece, its range, where that starts and ends, and where it does."""
         for number, (start, end) in enumerate(self.feed.ranges()):
-            for offset in range(start, end, size):
-                yield number, start, end, offset, offset + size >= end
+            for offset, stop in self.feed.pieces(start, end, self.stager.piece_size):
+                yield number, start, end, offset, stop
 
     def _hand_out(
-        self, pool: ThreadPoolExecutor, pieces: Iterator[tuple[int, int, int, int, bool]]
+        self, pool: ThreadPoolExecutor, pieces: Iterator[tuple[int, int, int, int, int]]
     ) -> None:
         """Hand out pieces as long as there are slots and landing places for them."""
         while self._has_place() and self._permits.acquire(blocking=False):
@@ -254,18 +252,17 @@ class Overlapped:
             if following is None:
                 self._permits.release()
                 return
-            number, start, end, offset, last = following
+            number, start, end, offset, stop = following
             if offset == start:
                 landing = self._free.popleft()
                 marks, now = [self._mark(landing)], self.stages.now()
                 self._current = _Range(number, start, end, landing, marks, now)
             landed = self._current
             assert landed is not None
-            size = min(self.stager.piece_size, end - offset)
             address = landed.landing.address + offset - start
-            piece = Piece(offset, size, address, landed.landing.stream)
-            self._brought.append((landed, last, pool.submit(self._bring, piece)))
-            if last:
+            piece = Piece(offset, stop - offset, address, landed.landing.stream)
+            self._brought.append((landed, stop == end, pool.submit(self._bring, piece)))
+            if stop == end:
                 self._current = None
 
     def _has_place(self) -> bool:
@@ -373,22 +370,14 @@ class Overlapped:
                 check(rows, computed, done, outcome)
             if outcome.reasons:
                 raise IrregularError(next(iter(outcome.reasons.values())))
-            self._check_sizes(rows, outcome.actual)
+            complete = self._progress.complete and landed is self._before
+            self.feed.check_sizes(rows, outcome.actual, complete=complete)
+            self._progress.size = int(rows["dst_offset"][-1]) + int(outcome.actual[-1])
             kinds = rows["checksum_kind"]
             self._progress.verified.update(dict(enumerate(np.bincount(kinds[done]).tolist())))
             self._progress.unverified.update(dict(enumerate(np.bincount(kinds[~done]).tolist())))
         self._note(landed)
         self._free.append(landed.landing)
-
-    def _check_sizes(self, rows: ChunkTable, actual: npt.NDArray[np.int64]) -> None:
-        """Compare decoded sizes with those that gave the rows their places."""
-        progress = self._progress
-        if progress.size != int(rows["dst_offset"][0]):
-            raise IrregularError  # the last row so far was shorter
-        expected = rows["raw_size"].astype(np.int64)
-        if not np.array_equal(actual[:-1], expected[:-1]):
-            raise IrregularError
-        progress.size = int(rows["dst_offset"][-1]) + int(actual[-1])
 
     # --- Statistics -------------------------------------------------------------------------------
 

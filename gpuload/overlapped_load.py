@@ -13,12 +13,15 @@ from gpuload.containers.prospect import prospect
 from gpuload.device_array import allocate
 from gpuload.engines.choice import HOST, NVCOMP, SM, choose, choose_for, scratch_limit
 from gpuload.engines.rates import Work
+from gpuload.engines.refusals import KERNELS
 from gpuload.feeds import IrregularError, ListedFeed, WalkedFeed
 from gpuload.lease import Shape, lease
+from gpuload.many import JoinedFiles, ManyFeed
 from gpuload.memory import GrowingMemory
 from gpuload.options import ENGINES
 from gpuload.overlapped import Overlapped, Target
 from gpuload.pipeline import check_limit
+from gpuload.sources import open_source
 from gpuload.stages import Stages
 from gpuload.staging import (
     MappedStager,
@@ -29,6 +32,8 @@ from gpuload.staging import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from cuda.core import Stream
 
     from gpuload.containers.base import Index
@@ -43,7 +48,7 @@ if TYPE_CHECKING:
     from gpuload.staging import Stager
     from gpuload.watch import Watch
 
-__all__ = ["load_listed", "load_unlisted"]
+__all__ = ["load_files", "load_listed", "load_unlisted"]
 
 #: Bytes of a file from which on listing it is worth a thread of its own.
 _WORTH_WALKING = 4 << 20
@@ -108,6 +113,34 @@ def load_unlisted(
         finally:
             feed.stop()
     return array, report, feed.index()
+
+
+def load_files(
+    paths: Sequence[str], options: Options, to: Destination, watch: Watch
+) -> tuple[list[DeviceArray], Report]:
+    """Load many small files, each to an array of its own, in windows that they share.
+
+    Raises
+    ------
+    IrregularError
+        If they do not suit, or turn out not to.
+    """
+    began = Stages()
+    files = JoinedFiles(paths)
+    with open_source(paths[0]) as first:
+        promise = prospect(first, options)
+    if promise is None or options.verify is True:
+        raise IrregularError
+    engine = choose_for(_work(files, promise), options, to.device_id)
+    if engine != "sm":
+        raise IrregularError
+    load = _Load(files, engine, options, to, watch, began)
+    load.way = "read"
+    with lease(to.device_id, load.shape) as held:
+        feed = ManyFeed(files, options, held.shape.landing_size, set(KERNELS))
+        stager = load.stager(held, shown=True)
+        array, report = load.run(feed, stager, held, Asset(), None)
+    return array.parts(feed.places.tolist(), feed.sizes.tolist()), report
 
 
 def _work(source: Source, promise: Prospect) -> Work:

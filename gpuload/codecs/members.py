@@ -91,7 +91,9 @@ def _library() -> tuple[Callable[[Bytes], Any], tuple[type[Exception], ...]] | N
         from isal.isal_zlib import _GzipReader
     except ImportError:
         return None
-    return _GzipReader, (error, OSError, EOFError)
+    # The library's own type stub calls its exception class an instance.
+    damage: type[Exception] = error  # type: ignore[assignment]
+    return _GzipReader, (damage, OSError, EOFError)
 
 
 def _together(rows: ChunkTable, src: Offsets, end: Offsets, dst: Offsets) -> tuple[int, int]:

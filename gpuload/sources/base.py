@@ -150,6 +150,14 @@ class BytesSource(Source):
         view[: len(part)] = part
         return len(part)
 
+    def peek(self, offset: int, size: int) -> bytes:
+        """See `Source.peek`."""
+        return bytes(self._view[offset : offset + size])
+
+    def resident(self, offset: int) -> tuple[memoryview, int]:
+        """See `Source.resident`."""
+        return self._view, 0
+
     def close(self) -> None:
         """See `Source.close`; the object may be resized again."""
         self._view.release()

@@ -74,13 +74,13 @@ class LocalFile(Source):
 
     def peek(self, offset: int, size: int) -> bytes:
         """See `Source.peek`."""
-        # One call covers nearly every header; only a short answer takes the general way.
+        wanted = max(0, min(size, self.size - offset))
         try:
-            data = os.pread(self._fd, max(0, min(size, self.size - offset)), offset)
+            data = os.pread(self._fd, wanted, offset)
         except OSError as error:
             raise self._failed(error, offset) from error
-        ends = offset + size > self.size and offset + len(data) >= self.size
-        return data if len(data) == size or ends else super().peek(offset, size)
+        # One call is enough for nearly every header.
+        return data if len(data) == wanted else super().peek(offset, size)
 
     def _failed(self, error: OSError, offset: int) -> OSError:
         return OSError(error.errno, f"byte {offset}: {error.strerror}", self.name)

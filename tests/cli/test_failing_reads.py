@@ -38,7 +38,7 @@ def failing(process, library, tmp_path):
 
     def run(path, offset, how, *words):
         # What is truncated must not be the file of another test.
-        copy = tmp_path / "in" / "file"
+        copy = tmp_path / "in" / "file.gz"
         copy.parent.mkdir()
         copy.write_bytes(path.read_bytes())
         words = [word.replace("FILE", str(copy)) for word in map(str, words)]
@@ -78,9 +78,9 @@ class TestBrokenSectors:
         check_nothing_is_left(target, old)
 
     @every_format
-    @pytest.mark.parametrize("command", ["verify", "inspect"])
-    def test_of_the_header(self, name, command, failing, files):
-        path, status, text = failing(files[name], 2, "EIO", command, "FILE")
+    @pytest.mark.parametrize("word", ["verify", "inspect"])
+    def test_of_the_header(self, name, word, failing, files):
+        path, status, text = failing(files[name], 2, "EIO", word, "FILE")
         assert status == 1
         assert f"{path}: byte 2: Input/output error" in text
 
