@@ -221,12 +221,13 @@ class Container:
         device_id = destination(self._options, out, device)
         if device_id is not None:
             return self._load_to_device(asset, device_id, out, stream, watch)
+        progress = watch.progress if watch else None
         if out is not None:
-            return Array(self._load_into(_as_bytes(out, asset.dtype)))
+            return Array(self._load_into(_as_bytes(out, asset.dtype), progress))
         if self._index.exact:
             pipeline.check_limit(self._source, self._options, self.raw_bound)
-            return Array(self._load_into(allocate(self.raw_bound, self.name)))
-        return Array(self._load_growing())
+            return Array(self._load_into(allocate(self.raw_bound, self.name), progress))
+        return Array(self._load_growing(progress))
 
     def _load_to_device(
         self, asset: Asset, device_id: int, out: Any, stream: Any, watch: Watch | None
@@ -242,19 +243,21 @@ class Container:
             )
         return array
 
-    def _load_into(self, memory: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+    def _load_into(
+        self, memory: npt.NDArray[np.uint8], progress: Progress | None
+    ) -> npt.NDArray[np.uint8]:
         if self.raw_size is not None:
             _check_size(memory.size, self.raw_size, self.name)
-        report = self._run(MemorySink(memory))
+        report = self._run(MemorySink(memory), progress=progress)
         _check_size(memory.size, report.raw_size, self.name)
         return memory
 
-    def _load_growing(self) -> npt.NDArray[np.uint8]:
+    def _load_growing(self, progress: Progress | None) -> npt.NDArray[np.uint8]:
         limit = self._options.output_limit(self.stored_size)
         memory = reserve(min(self.raw_bound, limit))
         if memory is None:
-            memory = allocate(self._run(NullSink()).raw_size, self.name)
-        report = self._run(MemorySink(memory))
+            memory = allocate(self._run(NullSink(), progress=progress).raw_size, self.name)
+        report = self._run(MemorySink(memory), progress=progress)
         return memory[: report.raw_size]
 
     def write_to(

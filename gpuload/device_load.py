@@ -45,11 +45,11 @@ def load(
         to.check_size(to.memory(asset)[1], index.raw_size, index.source.name)
     with suppress(IrregularError):
         return overlapped_load.load_listed(index, asset, options, to, watch)
-    return _load_step_by_step(index, asset, options, to)
+    return _load_step_by_step(index, asset, options, to, watch)
 
 
 def _load_step_by_step(
-    index: Index, asset: Asset, options: Options, to: Destination
+    index: Index, asset: Asset, options: Options, to: Destination, watch: Watch
 ) -> tuple[DeviceArray, Report]:
     ordered = to.ordered()
     if to.out is None:
@@ -61,7 +61,8 @@ def _load_step_by_step(
         address, size = to.memory(asset)
     before = to.start(ordered)
     with DeviceSink(to.device_id, address, size, before, options.memory_limit // 4) as sink:
-        report = run(index, sink, options, device_id=to.device_id)
+        watch.reads(index.source)
+        report = run(index, sink, options, device_id=to.device_id, progress=watch.progress)
     to.check_size(size, report.raw_size, index.source.name)
     return to.array(address, report.raw_size, asset, ordered, owner), report
 

@@ -304,5 +304,6 @@ class WalkedFeed(Feed):
         with self._condition:
             self._stopped = True
             self._condition.notify_all()
-        if self._thread.is_alive():
-            self._thread.join()
+        while self._thread.is_alive():
+            self._resident.cancel()
+            self._thread.join(0.1)

@@ -276,8 +276,8 @@ class Load:
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
-        """End the load at the next piece of the file; `result` raises CancelledError then."""
-        self._watch.cancelled = True
+        """End the load soon; `result` raises CancelledError then."""
+        self._watch.cancel()
 
     def result(self, timeout: float | None = None) -> Array:
         """Wait for the end, and return what was loaded.

@@ -171,6 +171,7 @@ class Overlapped:
         GpuloadError, OSError
             As reading does.
         """
+        self.watch.reads(self.feed.source)
         self._start_clock(before)
         pool = ThreadPoolExecutor(self.stager.threads, "gpuload-read", self._enter)
         try:
@@ -187,7 +188,8 @@ class Overlapped:
         """End the threads, and wait for what they submitted: its memory is freed next."""
         self._ended = True
         self.feed.stop()
-        join(pool, [self._awaited, *(brought for _, _, brought in self._brought)])
+        brought = [self._awaited, *(each for _, _, each in self._brought)]
+        join(pool, brought, self.feed.source.cancel)
         with suppress(GpuloadError):
             self._drain()
 

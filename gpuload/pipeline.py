@@ -208,7 +208,7 @@ class Run:
             self._stop()
             raise
         finally:
-            join(pool, workers)
+            join(pool, workers, self.index.source.cancel)
         try:
             for worker in workers:
                 worker.result()

@@ -111,6 +111,10 @@ class ResidentSource(Source):
             self._release = None
         return gone
 
+    def cancel(self) -> None:
+        """See `Source.cancel`."""
+        self.wrapped.cancel()
+
     def finish(self) -> None:
         """Let go of everything, now and when it arrives: nobody looks any more."""
         for release in self._pass(self.size):

@@ -8,10 +8,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from concurrent.futures import Future, ThreadPoolExecutor
 
 __all__ = ["StoppedError", "Turns", "join"]
+
+#: Seconds between attempts to have others give up.
+_INTERVAL = 0.1
 
 
 class StoppedError(Exception):
@@ -68,12 +71,25 @@ class Turns:
             gate.release()
 
 
-def join(pool: ThreadPoolExecutor, workers: list[Future[None]]) -> None:
-    """Wait for the threads of a pool, whatever happens: they use memory that is freed next."""
+def join(
+    pool: ThreadPoolExecutor, workers: list[Future[None]], give_up: Callable[[], object]
+) -> None:
+    """Wait for the threads of a pool, whatever happens: they use memory that is freed next.
+
+    Parameters
+    ----------
+    pool : ThreadPoolExecutor
+        The threads.
+    workers : list of Future
+        What they do.
+    give_up : callable
+        Called again and again as long as there is anything to wait for.
+    """
     while True:
         try:
             # Not by joining the threads, which an interrupted join takes for ended (before 3.13).
-            wait(workers)
+            while wait(workers, timeout=_INTERVAL).not_done:
+                give_up()
             pool.shutdown()
         except KeyboardInterrupt:
             continue

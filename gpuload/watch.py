@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from cuda.core import Event
 
+    from gpuload.sources import Source
+
 __all__ = ["Watch"]
 
 
@@ -18,13 +20,28 @@ class Watch:
     Attributes
     ----------
     cancelled : bool
-        Set it to end the load at the next piece.
+        Whether the load is to end.
     """
 
     def __init__(self) -> None:
         self.cancelled = False
+        self._source: Source | None = None
         self._submitted = threading.Event()
         self._event: Event | None = None
+
+    def reads(self, source: Source) -> None:
+        """Say whose reads are to give up when the load is cancelled."""
+        self._source = source
+
+    def cancel(self) -> None:
+        """End the load soon."""
+        self.cancelled = True
+        if self._source is not None:
+            self._source.cancel()
+
+    def progress(self, decoded: int, stored: int) -> None:
+        """Check whether the load is to end; a `Progress` of `gpuload.pipeline`."""
+        self.check()
 
     def check(self) -> None:
         """Raise CancelledError if the load is to end."""

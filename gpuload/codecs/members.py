@@ -91,9 +91,10 @@ def _library() -> tuple[Callable[[Bytes], Any], tuple[type[Exception], ...]] | N
         from isal.isal_zlib import _GzipReader
     except ImportError:
         return None
-    # The library's own type stub calls its exception class an instance.
+    # The library's own type stub calls its exception class an instance, and knows of files alone.
+    reader: Any = _GzipReader
     damage: type[Exception] = error  # type: ignore[assignment]
-    return _GzipReader, (damage, OSError, EOFError)
+    return reader, (damage, OSError, EOFError)
 
 
 def _together(rows: ChunkTable, src: Offsets, end: Offsets, dst: Offsets) -> tuple[int, int]:

@@ -33,9 +33,9 @@ __all__ = ["HostEngine"]
 
 #: Decoded bytes of a task: enough to hide the cost of starting it, few enough to stay in cache.
 TASK_SIZE = 1 << 20
-#: With fewer threads, chunks are decoded one by one by the library that is the fastest for one; with
-#: as many or more, those that one call can take are decoded together. On 2 cores, BGZF came at 1.65
-#: GB/s one by one and at 1.5 together on 2 threads, at 1.0 and 1.5 on 8.
+#: With fewer threads, chunks are decoded one by one by the fastest library for one. With as many or
+#: more, those that one call can take are decoded together: on 2 cores, BGZF came at 1.65 GB/s one
+#: by one and at 1.5 together on 2 threads, at 1.0 and 1.5 on 8.
 MANY_THREADS = 3
 
 _BEFORE_DECODING = (Checksum.NONE, Checksum.XXH32_STORED)

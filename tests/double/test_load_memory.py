@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from collections import Counter
 
 import pytest
 
@@ -49,7 +50,7 @@ def loaded(data, **options):
 
 
 class Watched:
-    """How much memory of `cuMemCreate` there is at most, on the device and on the host."""
+    """How much memory of `cuMemCreate` there is at most, on the device or on the host."""
 
     def __init__(self, cuda):
         self._memory = cuda.memory
@@ -57,8 +58,10 @@ class Watched:
 
     def __call__(self, *arguments, **fields):
         made = self._create(*arguments, **fields)
-        sizes = [a.size for a in self._memory.allocations.values() if a.kind == "created"]
-        self.peak = max(self.peak, sum(sizes))
+        sums = Counter()
+        for each in self._memory.allocations.values():
+            sums[each.location] += each.size * (each.kind == "created")
+        self.peak = max(self.peak, *sums.values())
         return made
 
 
