@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import numpy.typing as npt
+    from cuda.core import Stream
 
     from gpuload.chunks import ChunkTable, SpanTable
     from gpuload.codecs.base import Bytes
@@ -121,6 +122,13 @@ class Feed(ABC):
 
         They have their places (`Placing`); ranges are asked for in their order.
         """
+
+    def arrived(self, number: int, address: int, stream: Stream) -> None:  # noqa: B027 (few look)
+        """Take note that all copies of a range to an address are submitted to a stream."""
+
+    def is_listed(self, number: int) -> bool:
+        """Return whether `rows` has not to wait for the rows of a range that has arrived."""
+        return True
 
     @abstractmethod
     def index(self) -> Index:

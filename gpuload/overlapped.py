@@ -146,6 +146,7 @@ class Overlapped:
         self._free = deque(held.landings)
         self._permits = threading.Semaphore(held.ring.slots)
         self._brought: deque[tuple[_Range, bool, Future[None]]] = deque()
+        self._arrived: deque[_Range] = deque()
         self._decoding: deque[_Range] = deque()
         self._ended = False
         self._awaited: Future[None] = Future()
@@ -233,7 +234,11 @@ class Overlapped:
                 landed, last, self._awaited = self._brought.popleft()
                 self._awaited.result()
                 if last:
-                    self._submit(landed)
+                    self._arrive(landed)
+                while self._arrived and self.feed.is_listed(self._arrived[0].number):
+                    self._submit(self._arrived.popleft())
+            elif self._arrived:
+                self._submit(self._arrived.popleft())
             elif self._decoding and self._may_settle():
                 self._settle(self._decoding.popleft())
             else:
@@ -296,11 +301,17 @@ class Overlapped:
 
     # --- Decoding ---------------------------------------------------------------------------------
 
+    def _arrive(self, landed: _Range) -> None:
+        """Take note that all copies of a range are submitted."""
+        landing = landed.landing
+        self.feed.arrived(landed.number, landing.address, landing.stream)
+        landed.events.append(self._mark(landing))
+        self._arrived.append(landed)
+
     def _submit(self, landed: _Range) -> None:
         """Submit the rows of a range whose copies are submitted."""
         rows, last = self.feed.rows(landed.number)
         landed.rows = rows
-        landed.events.append(self._mark(landed.landing))
         if rows.size:
             with self.stages.range("submit"):
                 self._decode(landed, rows)
@@ -330,6 +341,7 @@ class Overlapped:
         dst = rows["dst_offset"].astype(np.int64) + self.target.address
         actual = landing.actual(rows.size)
         batch = DeviceBatch(rows, src, dst, actual, landing.stream)
+        landed.events.append(self._mark(landing))
         landed.batch = self.engine.submit(batch)
         landed.events.append(self._mark(landing))
         if self.options.verify:
@@ -390,10 +402,9 @@ class Overlapped:
         base, began = self._base
         times = [began + (event - base) / 1e3 for event in landed.events]
         raw = int(rows["raw_size"].sum())
-        for name, size, start, stop in zip(
-            ("copy", "decode", "verify"), (stored, raw, raw), times, times[1:], strict=False
-        ):
-            self.stages.add(name, size, start, stop)
+        self.stages.add("copy", stored, *times[:2])
+        for name, start, stop in zip(("decode", "verify"), times[2:], times[3:], strict=False):
+            self.stages.add(name, raw, start, stop)
         self.report.windows.append(
             WindowStats(
                 engine=self.engine.name,
