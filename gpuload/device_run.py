@@ -297,7 +297,7 @@ class DeviceRun(Run):
     ) -> None:
         """Deliver a window of which every row that did not fail is right."""
         if self.fetched:
-            batch = replace(batch, out=self._buffer("raw", window.raw_size))
+            batch = replace(batch, out=self._workspace().fetched(window.raw_size))
             self._fetch(batch, outcome, base)
             self._retry(batch, outcome)
             self._commit(number, window, batch, outcome, in_place=False)
@@ -337,7 +337,7 @@ class DeviceRun(Run):
         self, number: int, window: Window, batch: HostBatch, outcome: Outcome, base: int
     ) -> None:
         """Deliver a window that holds nothing but damage if one row of it failed."""
-        batch = replace(batch, out=self._buffer("raw", window.raw_size))
+        batch = replace(batch, out=self._workspace().fetched(window.raw_size))
         fencing.doubt_short_rows(self.host, batch, outcome)
         retried = self.options.on_error == "retry-host"
         if outcome.reasons:

@@ -12,6 +12,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from cuda.core import EventOptions  # noqa: TID253 (whoever imports this uses a device)
+
 from gpuload import driver
 from gpuload.engines.making import make_engine
 from gpuload.engines.sums import DeviceSums
@@ -21,7 +23,7 @@ from gpuload.memory import StagingRing, device_memory, run_all, staging_memory
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from cuda.core import Buffer, MemoryResource, Stream
+    from cuda.core import Buffer, Event, MemoryResource, Stream
 
     from gpuload.engines.base import DeviceBatch, Engine
 
@@ -29,8 +31,15 @@ __all__ = ["Landing", "Lease", "Shape", "lease", "release"]
 
 #: Bytes in front of each landing place for the start of a chunk whose end lands there. Chunks that
 #: are longer are no LZ4 blocks, the longest of which (of legacy frames) take a little over 8 MiB.
-MARGIN = 9 << 20
+MARGIN = 10 << 20
 _KEPT = 2
+#: What memory from cuMemCreate is taken in.
+_UNIT = 2 << 20
+#: One is filled, one is decoded, and one has what the next needs.
+_LANDINGS = 3
+
+
+_TIMED = EventOptions(timing_enabled=True, blocking_sync=True)
 
 
 @dataclass(frozen=True)
@@ -63,13 +72,13 @@ class Shape:
         slots : int
             Slots of the ring that are wanted.
         """
-        landing = memory_limit // 4 - MARGIN
+        landing = memory_limit // _LANDINGS // _UNIT * _UNIT - MARGIN
         slot = min(4 << 20, memory_limit // 2 // slots // 4096 * 4096)
         if slot < 1 << 20 or landing < slot:
             return None
         # Files that are listed while they arrive are looked at in pieces that places have a whole
         # number of.
-        return cls(4, landing // slot * slot, slots, slot)
+        return cls(_LANDINGS, landing // slot * slot, slots, slot)
 
     @property
     def on_device(self) -> int:
@@ -102,10 +111,18 @@ class Landing:
 
     def __init__(self, stream: Stream, memory: Buffer, host: MemoryResource) -> None:
         self.stream = stream
+        self._events: list[Event] = []
         self._memory = memory
         self._host = host
         self._actual: Buffer | None = None
         self.address = int(memory.handle) + MARGIN
+
+    def mark(self, number: int) -> Event:
+        """Return an event behind the work of the stream so far; the same for the same number."""
+        with driver.calling("cuEventRecord", "a stage of a load"):
+            while len(self._events) <= number:
+                self._events.append(driver.shield(self.stream.device.create_event(_TIMED)))
+            return self.stream.record(self._events[number])
 
     def actual(self, count: int) -> Buffer:
         """Return memory for `count` decoded sizes, which the device writes and the host reads."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from bisect import bisect_left, bisect_right
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -68,7 +69,7 @@ class JoinedFiles(Source):
         IrregularError
             If a file has another size than it had.
         """
-        first = int(np.searchsorted(self.edges, offset, "right")) - 1
+        first = bisect_right(self.edges, offset) - 1
         place = 0
         for number in range(first, len(self._paths)):
             size = self.edges[number + 1] - self.edges[number]
@@ -135,15 +136,15 @@ class ManyFeed(Feed):
     def pieces(self, start: int, end: int, size: int) -> Iterator[tuple[int, int]]:
         """See `Feed.pieces`; files are not cut."""
         edges = self.source.edges
-        first, last = (int(np.searchsorted(edges, edge, "left")) for edge in (start, end))
+        first, last = (bisect_left(edges, edge) for edge in (start, end))
         for one, other in _join(edges[first : last + 1], size):
             yield edges[first + one], edges[first + other]
 
     def publish(self, offset: int, view: Bytes, release: Callable[[], None]) -> None:
         """See `Feed.publish`."""
         try:
-            first = int(np.searchsorted(self.source.edges, offset, "left"))
-            last = int(np.searchsorted(self.source.edges, offset + view.size, "left"))
+            first = bisect_left(self.source.edges, offset)
+            last = bisect_left(self.source.edges, offset + view.size)
             bounds = self.source.edges[first : last + 1]
             self._listed[first] = _list(memoryview(view), bounds, self._options)
         finally:
@@ -202,7 +203,7 @@ def _join(edges: list[int], size: int) -> list[tuple[int, int]]:
     """Return ranges of files that have at most `size` bytes together."""
     cuts, first = [0], 0
     while first < len(edges) - 1:
-        last = int(np.searchsorted(edges, edges[first] + size, "right")) - 1
+        last = bisect_right(edges, edges[first] + size) - 1
         if last <= first:
             raise IrregularError("a file that is larger than a piece")
         cuts.append(last)

@@ -16,7 +16,7 @@ ENGINES = ("hardware", "sm", "nvcomp", "host")
 WAYS = ("mapped", "read")
 
 #: Scratch memory of a load beyond its result, in bytes.
-DEFAULT_MEMORY_LIMIT = 256 << 20
+DEFAULT_MEMORY_LIMIT = 384 << 20
 #: Largest Zstandard window that is decoded without asking (RFC 8878 recommends at least 8 MiB; the
 #: zstd tool takes 128 MiB).
 DEFAULT_WINDOW_LIMIT = 128 << 20
@@ -57,7 +57,7 @@ class Options:
         Host threads; by default one for each CPU that this process may use, fewer where chunks
         are small.
     memory_limit : int
-        Scratch bytes beyond the result.
+        Scratch bytes beyond the result: as many on the host, and as many on a device.
     max_output : int, optional
         Most bytes that the input may decode to; default 100 times the input's size or 1 GiB,
         whichever is larger.

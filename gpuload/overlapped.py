@@ -52,6 +52,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Overlapped", "Target"]
 
+#: The number of the event that a load begins with; ranges have fewer.
+_CLOCK = 7
+
 
 class Target:
     """Where decoded bytes go.
@@ -210,18 +213,10 @@ class Overlapped:
         for landing in self.held.landings:
             with driver.calling("cuStreamWaitEvent", "the start of a load"):
                 landing.stream.wait(before)
-        event = self._mark(self.held.landings[0])
+        event = self.held.landings[0].mark(_CLOCK)
         with driver.calling("cuEventSynchronize", "the start of a load"):
             event.sync()
         self._base = event, self.stages.now()
-
-    def _mark(self, landing: Landing) -> Event:
-        """Return an event behind the work of a landing place's stream so far."""
-        from cuda.core import EventOptions
-
-        with driver.calling("cuEventRecord", "a stage of a load"):
-            options = EventOptions(timing_enabled=True, blocking_sync=True)
-            return driver.shield(landing.stream.record(options=options))
 
     # --- The conductor ----------------------------------------------------------------------------
 
@@ -262,7 +257,7 @@ class Overlapped:
             number, start, end, offset, stop = following
             if offset == start:
                 landing = self._free.popleft()
-                marks, now = [self._mark(landing)], self.stages.now()
+                marks, now = [landing.mark(0)], self.stages.now()
                 self._current = _Range(number, start, end, landing, marks, now)
             landed = self._current
             assert landed is not None
@@ -305,7 +300,7 @@ class Overlapped:
         """Take note that all copies of a range are submitted."""
         landing = landed.landing
         self.feed.arrived(landed.number, landing.address, landing.stream)
-        landed.events.append(self._mark(landing))
+        landed.events.append(landing.mark(len(landed.events)))
         self._arrived.append(landed)
 
     def _submit(self, landed: _Range) -> None:
@@ -327,7 +322,8 @@ class Overlapped:
         first, *others = self.held.landings
         for landing in others:
             self._order(first, landing)
-        return self._mark(first)
+        with driver.calling("cuEventRecord", "the end of a load"):
+            return driver.shield(first.stream.record())
 
     def _decode(self, landed: _Range, rows: ChunkTable) -> None:
         if rows.size > 1 << 18:
@@ -341,13 +337,13 @@ class Overlapped:
         dst = rows["dst_offset"].astype(np.int64) + self.target.address
         actual = landing.actual(rows.size)
         batch = DeviceBatch(rows, src, dst, actual, landing.stream)
-        landed.events.append(self._mark(landing))
+        landed.events.append(landing.mark(len(landed.events)))
         landed.batch = self.engine.submit(batch)
-        landed.events.append(self._mark(landing))
+        landed.events.append(landing.mark(len(landed.events)))
         if self.options.verify:
             written = actual if self.engine.name == "sm" else None
             landed.sums = self.held.sums.submit(rows, src, dst, written, landing.stream)
-            landed.events.append(self._mark(landing))
+            landed.events.append(landing.mark(len(landed.events)))
 
     def _fetch_start(self, landed: _Range, rows: ChunkTable) -> None:
         """Copy the start of a row that ends in this range from the one before, to before it."""

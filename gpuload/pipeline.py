@@ -48,6 +48,8 @@ __all__ = ["Run", "check_limit", "run"]
 
 #: Stored and decoded bytes of a window: they stay in a core's cache while they are worked on.
 WINDOW = 1536 << 10
+#: The same, where one call decodes many chunks: what threads do between calls counts.
+MANY = 6 << 20
 _PROGRESS_INTERVAL = 0.1
 _SMALL_CHUNK, _FEW_THREADS = 256 << 10, 4
 
@@ -141,6 +143,7 @@ class Run:
         self.spans = SpanChecker(index.spans, verify=check_spans, report=self._span_failed)
         self.vouched = not options.verify or vouched(index, spans=check_spans)
         self.host = HostEngine(options, vouched=self.vouched)
+        self.together = self.host.takes_together(index.chunks)
         self.engines = engines
         self.turns = Turns()
         self.scratch = threading.local()
@@ -170,6 +173,8 @@ class Run:
         # chunk: neither is larger than the content.
         zstd = self.index.chunks["codec"][window.first] == Codec.ZSTD
         copied = raw if zstd or window.last == window.first + 1 else 0
+        if self.together:
+            copied = 5 * stored // 2
         return stored + copied + (0 if in_place else raw)
 
     def _useful_threads(self) -> int:
@@ -177,14 +182,17 @@ class Run:
 
         Threads take turns at Python between chunks. On 16 cores, chunks of 64 KiB loaded fastest on
         3 to 6 threads (LZ4 0.8 GB/s on 1, 1.6 on 3 and on 4, 0.9 on 16), frames of 1 MiB on all of
-        them (Zstandard 0.9, 1.6 and 2.8): tests/benchmarks/results.
+        them (Zstandard 0.9, 1.6 and 2.8), and so do small chunks that one call decodes many of:
+        tests/benchmarks/results.
         """
+        if self.together:
+            return self.options.thread_count
         mean = self.index.raw_bound // max(1, self.index.chunks.size)
         return min(self.options.thread_count, _FEW_THREADS if mean < _SMALL_CHUNK else 1 << 16)
 
     def _targets(self) -> int | npt.NDArray[np.int64]:
         """Return how many bytes a window should have, for all rows or for each."""
-        return WINDOW
+        return MANY if self.together else WINDOW
 
     def go(self, progress: Progress | None) -> Report:
         """Run all windows and return the report; a run can be used once."""

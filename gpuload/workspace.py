@@ -13,6 +13,8 @@ from gpuload.memory import copy, device_memory, host_view, staging_memory
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    import numpy as np
+    import numpy.typing as npt
     from cuda.core import Buffer, MemoryResource, Stream
 
 __all__ = ["READS_OVER_THE_LINK", "Sizes", "Workspace"]
@@ -96,7 +98,8 @@ class Workspace:
         self._sizes = sizes
         with ExitStack() as undo:
             self._undo = undo
-            host = staging_memory(device_id, undo)
+            host = self._host = staging_memory(device_id, undo)
+            self._fetched: Buffer | None = None
             self._staging = self._allocate(host, max(1, sizes.stored))
             self.actual = self._allocate(host, max(4, sizes.actual))
             guard = _GUARD if sizes.guard else 0
@@ -123,6 +126,12 @@ class Workspace:
     def _finish(self) -> None:
         with driver.calling("cuStreamSynchronize", "the last use of a window"):
             self.stream.sync()
+
+    def fetched(self, size: int) -> npt.NDArray[np.uint8]:
+        """Return pinned memory for decoded bytes on their way to the host; the same every time."""
+        if self._fetched is None or self._fetched.size < size:
+            self._fetched = self._allocate(self._host, max(1, size))
+        return host_view(self._fetched)[:size]
 
     def source(self, size: int, engine: int) -> int:
         """Return where an engine finds the first `size` bytes of `stored`."""

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     #: ``decode(rows, src, dst, stored, out) -> count``: decode the first `count` rows.
     MembersDecoder = Callable[[ChunkTable, Offsets, Offsets, Bytes, Bytes], int]
 
-__all__ = ["decoder"]
+__all__ = ["decoder", "suits"]
 
 #: The smallest gzip header (RFC 1952, section 2.3): nothing is known of the file.
 _HEADER = bytes([0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255])
@@ -83,6 +83,17 @@ def decoder() -> MembersDecoder | None:
     return decode
 
 
+def suits(rows: ChunkTable) -> bool:
+    """Return whether all rows are of the kind that may be decoded together."""
+    return bool(rows.size) and bool(_known(rows).all())
+
+
+def _known(rows: ChunkTable) -> npt.NDArray[np.bool_]:
+    summed = rows["checksum_kind"] == Checksum.CRC32
+    known: npt.NDArray[np.bool_] = (rows["codec"] == Codec.DEFLATE) & summed & rows["exact"]
+    return known
+
+
 @cache
 def _library() -> tuple[Callable[[Bytes], Any], tuple[type[Exception], ...]] | None:
     """Return the reader, and what it raises for a stream that it does not take."""
@@ -104,8 +115,7 @@ def _together(rows: ChunkTable, src: Offsets, end: Offsets, dst: Offsets) -> tup
     gap = int(src[1] - end[0]) if rows.size > 1 else 0
     if gap < len(_HEADER) + _TRAILER.size or total >= _LIMIT or end[-1] - src[0] >= _LIMIT:
         return 0, 0
-    fits = (rows["codec"] == Codec.DEFLATE) & (rows["checksum_kind"] == Checksum.CRC32)
-    fits &= rows["exact"]
+    fits = _known(rows)
     fits &= raw * 256 > total
     fits[1:] &= (src[1:] - end[:-1] == gap) & (dst[1:] - dst[:-1] == raw[:-1])
     return int(fits.argmin()) if not fits.all() else rows.size, gap

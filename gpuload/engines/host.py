@@ -62,6 +62,10 @@ class HostEngine(Engine[HostBatch]):
         self._members = members.decoder() if self._threads >= MANY_THREADS else None
         self._pool: ThreadPoolExecutor | None = None
 
+    def takes_together(self, rows: ChunkTable) -> bool:
+        """Return whether rows are decoded many at a time, with little of Python between."""
+        return self._members is not None and members.suits(rows)
+
     def refusals(self, rows: ChunkTable) -> dict[str, npt.NDArray[np.bool_]]:
         """See `Engine.refusals`."""
         return {
