@@ -87,7 +87,8 @@ def command(
     or not at all; a file that is there already stays, unless --force is given. FILE '-' is
     standard input.
 
-    The host decodes, unless --device names a GPU or --engine asks for one that runs there.
+    The host decodes, unless --device names a GPU, --engine asks for one that runs there, or the
+    file is so large that a GPU is faster with the time that it takes to start (--json says why).
 
     Suffixes that are taken off: .lz4 .gz .bgz .zst .zstd .sz .snappy; .tgz and .tzst become .tar.
     """

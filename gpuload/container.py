@@ -14,7 +14,13 @@ from gpuload.arrays import Array
 from gpuload.chunks import Checksum
 from gpuload.containers import read_index
 from gpuload.devices import find_device
-from gpuload.engines.choice import DEVICE_ENGINES, HOST, choose, time_text
+from gpuload.engines.choice import (
+    DEVICE_ENGINES,
+    HOST,
+    choose,
+    fetching_is_slower,
+    time_text,
+)
 from gpuload.errors import FormatWarning
 from gpuload.host_memory import allocate, reserve
 from gpuload.options import ENGINES, Options
@@ -288,7 +294,8 @@ class Container:
         ValueError
             If the container is closed.
         """
-        return self._run(DescriptorSink(fd, positional=positional), progress=progress)
+        sink = DescriptorSink(fd, positional=positional)
+        return self._run(sink, progress=progress, fetching=True)
 
     def verify(self, *, progress: Progress | None = None) -> Report:
         """Decode and check everything, and keep nothing.
@@ -316,15 +323,24 @@ class Container:
         return self.assets[names.index(name)]
 
     def _run(
-        self, sink: Sink, *, collect: bool = False, progress: Progress | None = None
+        self,
+        sink: Sink,
+        *,
+        collect: bool = False,
+        progress: Progress | None = None,
+        fetching: bool = False,
     ) -> Report:
-        """Decode into host memory, with a device only if one was asked for."""
+        """Decode into host memory, with a device if one was asked for, or would be faster."""
         self._check_open()
         named = self._options.engine in DEVICE_ENGINES
         wanted = named or self._options.device not in (None, "cpu")
+        slower: dict[str, str] = {}
+        if fetching and self._options.device is None and self._options.engine == "auto":
+            slower = fetching_is_slower(self.chunks, self._options)
+            wanted = not slower
         device_id = find_device(self._options.device) if wanted else None
         if device_id is None:
-            passed_over = choose(self.chunks, self._options, None).passed_over
+            passed_over = {**choose(self.chunks, self._options, None).passed_over, **slower}
             run = pipeline.run
         else:
             from gpuload.device_run import run as device_run

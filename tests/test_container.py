@@ -19,7 +19,7 @@ import pytest
 import zstandard
 
 import gpuload
-from gpuload import loader
+from gpuload import container
 from gpuload.errors import (
     DecompressError,
     FormatError,
@@ -54,7 +54,7 @@ def path(tmp_path):
 class TestLimits:
     def test_max_output_before_allocating(self, monkeypatch):
         """Where the size is stated, it is compared before any memory is taken."""
-        monkeypatch.setattr(loader, "allocate", lambda *_: pytest.fail("allocated"))
+        monkeypatch.setattr(container, "allocate", lambda *_: pytest.fail("allocated"))
         message = rf"{len(CONTENT)} bytes.*{len(CONTENT) - 1}; raise max_output \(--max-output\)"
         with pytest.raises(MemoryLimitError, match=message):
             host.load(EXACT, max_output=len(CONTENT) - 1)

@@ -41,6 +41,7 @@ __all__ = [
     "Choice",
     "choose",
     "choose_for",
+    "fetching_is_slower",
     "scratch_limit",
     "time_text",
     "unavailable",
@@ -129,6 +130,36 @@ def choose_for(work: Work, options: Options, device_id: int) -> str:
             if not (rated and choosing.slower(engine, work)):
                 return engine
     return ENGINES[HOST]
+
+
+def fetching_is_slower(chunks: ChunkTable, options: Options) -> dict[str, str]:
+    """Return why no device need be asked to decode for the host; empty if one might be faster.
+
+    No device is touched: starting CUDA takes longer than decoding most files.
+
+    Parameters
+    ----------
+    chunks : ChunkTable
+        The rows.
+    options : Options
+        `trusted` and `threads`.
+
+    Returns
+    -------
+    dict of str to str
+        The reason, by the engine that would do it.
+    """
+    codec = int(_main_codecs(chunks["codec"], chunks["raw_size"])[0]) if chunks.size else Codec.RAW
+    engine = "nvcomp" if options.trusted and codec not in KERNELS else "sm"
+    if codec not in rates.DEVICE_RATES[engine] or codec == Codec.RAW:
+        return {"sm": "there is no kernel for the codec"}
+    work = rates.measure(chunks, codec)
+    device = rates.fetching_seconds(engine, work)
+    host = rates.host_seconds(work, options.thread_count)
+    if device < host:
+        return {}
+    times = f"{time_text(device)} with the start of CUDA, against {time_text(host)} on the host"
+    return {engine: f"fetching the bytes from a device would take about {times}"}
 
 
 def _knows(engine: str, codec: int, device: Capabilities) -> bool:

@@ -21,6 +21,9 @@ host
 start, staging
     Whole loads to that GPU of 64 KiB to 256 MiB
     (tests/benchmarks/results/2026-11-30-h200-sm-engine.txt).
+process, fetching
+    Whole processes of ``gpuload decompress`` of 4 GiB of LZ4 to /dev/null on that machine
+    (tests/benchmarks/results).
 link
     Copies between pinned memory and that GPU, PCI Express 5 x16.
 """
@@ -36,7 +39,14 @@ from gpuload.chunks import Codec
 if TYPE_CHECKING:
     from gpuload.chunks import ChunkTable
 
-__all__ = ["Work", "device_seconds", "host_seconds", "measure", "saturated_seconds"]
+__all__ = [
+    "Work",
+    "device_seconds",
+    "fetching_seconds",
+    "host_seconds",
+    "measure",
+    "saturated_seconds",
+]
 
 #: Seconds of a launch and of waiting for it, whatever is launched.
 LAUNCH = 100e-6
@@ -48,6 +58,11 @@ START = 6e-3
 STAGING, STAGED = 1e9, 32 << 20
 #: Bytes a second between the host and a device.
 LINK = 55e9
+
+
+#: Seconds until a new process has CUDA and a device, and decoded bytes a second that come back from
+#: the device and are written.
+PROCESS, FETCHING = 0.75, 2.0e9
 
 
 @dataclass(frozen=True)
@@ -152,6 +167,11 @@ def device_seconds(engine: str, work: Work) -> float:
     alone = work.largest * rate.seconds_per_byte
     begun = START + min(work.stored, STAGED) / STAGING
     return begun + LAUNCH + alone + saturated_seconds(engine, work)
+
+
+def fetching_seconds(engine: str, work: Work) -> float:
+    """Return about how long a new process takes to decode on a device and to fetch the bytes."""
+    return PROCESS + max(work.raw / FETCHING, saturated_seconds(engine, work))
 
 
 def saturated_seconds(engine: str, work: Work) -> float:
