@@ -90,6 +90,8 @@ def build(
 
 def largest_first(sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
     """Return a stable order of descending sizes."""
+    if sizes.size and sizes.min() == sizes.max():
+        return np.arange(sizes.size)
     largest, number_bits = int(sizes.max(initial=0)), sizes.size.bit_length()
     if largest.bit_length() + number_bits > 64:
         return np.argsort(largest - sizes, kind="stable")
