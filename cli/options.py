@@ -160,7 +160,7 @@ _LOADING = (
     threads_option,
     size_option(
         "--memory-limit",
-        help="Working memory, for example 512M.  [default: 256M]",
+        help="Working memory, for example 512M.  [default: 384M]",
     ),
     size_option(
         "--max-output",

@@ -22,7 +22,7 @@ from pathlib import Path
 import pytest
 
 from gpuload.errors import GpuloadError
-from gpuload.sources import BytesSource
+from gpuload.sources import BytesSource, Source
 from tests.helpers import host
 from tests.helpers.encoders import ENCODERS
 from tests.helpers.fresh import fresh_python
@@ -147,6 +147,9 @@ def dedented(script: str) -> str:
 class Failing(BytesSource):
     """Bytes that cannot be read any more once `left` bytes were read."""
 
+    # Every look is a read.
+    peek, resident = Source.peek, Source.resident
+
     def __init__(self, data: bytes, error: OSError) -> None:
         super().__init__(data)
         self.left = len(data) * 10
@@ -198,6 +201,7 @@ class TestReading:
 
         class Short(BytesSource):
             armed = False
+            peek, resident = Source.peek, Source.resident
 
             def readinto(self, offset, view):
                 return super().readinto(offset, view[:50] if self.armed else view)

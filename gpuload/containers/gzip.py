@@ -22,12 +22,23 @@ from gpuload.codecs.gzip_header import (
 from gpuload.containers.base import Index
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from gpuload.containers.base import Listener
     from gpuload.errors import FormatError
     from gpuload.options import Options
     from gpuload.sources import Source
 
-__all__ = ["is_magic", "read"]
+__all__ = [
+    "COMMON_EXTRA",
+    "COMMON_SIZE",
+    "COMMON_START",
+    "SMALLEST",
+    "index_of",
+    "is_magic",
+    "read",
+    "rows_of",
+]
 
 #: Most decoded bytes per byte of DEFLATE: a match yields 258 bytes at most and takes two bits at
 #: least, one for its length code and one for its distance code (RFC 1951, section 3.2.5).
@@ -37,10 +48,12 @@ _DEFLATE_MINIMUM = 2
 #: Most decoded bytes of a BGZF block.
 _BLOCK_LIMIT = 1 << 16
 #: Header of a block with BC alone: MTIME, XFL and OS stand at [4:10], BSIZE at [16:18].
-_COMMON_SIZE = 18
-_JOINT_SIZE = TRAILER_SIZE + _COMMON_SIZE
-_COMMON_START = b"\x1f\x8b\x08\x04"
-_COMMON_EXTRA = b"\x06\x00BC\x02\x00"
+COMMON_SIZE = 18
+#: Fewest bytes of a block with such a header.
+SMALLEST = COMMON_SIZE + _DEFLATE_MINIMUM + TRAILER_SIZE
+_JOINT_SIZE = TRAILER_SIZE + COMMON_SIZE
+COMMON_START = b"\x1f\x8b\x08\x04"
+COMMON_EXTRA = b"\x06\x00BC\x02\x00"
 #: Ends a BGZF file that was written completely.
 _EOF_BLOCK = bytes.fromhex("1f8b08040000000000ff0600424302001b0003000000000000000000")
 _SERIAL = "one serial DEFLATE stream: where members end is only found by decoding"
@@ -128,35 +141,49 @@ def _read_bgzf(
     source: Source, options: Options, header: MemberHeader, listener: Listener | None
 ) -> Index:
     blocks = _walk(source, listener)
-    details = _describe(header) | {"blocks": len(blocks.starts)}
-    index = Index(
-        "bgzf",
-        source,
-        _block_rows(source, blocks, 0, len(blocks.starts)),
-        strict=options.strict,
-        details=details,
-    )
-    last = source.peek(blocks.starts[-1], len(_EOF_BLOCK))
-    details["eof_block"] = last == _EOF_BLOCK
-    if is_magic(source.peek(blocks.end, 2)):
-        _append_plain_members(index, blocks.end)
-    else:
-        _check_end(index, blocks.end)
+    chunks = _block_rows(source, blocks, 0, len(blocks.starts))
+    index = index_of(source, options, header, chunks, blocks.starts[-1], blocks.end)
     if listener:
         # Members without a known end are nothing that it could be given.
         blocks.give(source, listener, len(blocks.starts), done=not index.serial)
     return index
 
 
+def index_of(
+    source: Source, options: Options, header: MemberHeader, chunks: ChunkTable, last: int, end: int
+) -> Index:
+    """Return the index of a BGZF file from its rows, and of what follows them.
+
+    Parameters
+    ----------
+    source, options : Source, Options
+        See `read`.
+    header : MemberHeader
+        Of the first block.
+    chunks : ChunkTable
+        A row for each block.
+    last, end : int
+        Where the last block starts and ends.
+    """
+    details = _describe(header) | {"blocks": chunks.size}
+    index = Index("bgzf", source, chunks, strict=options.strict, details=details)
+    details["eof_block"] = source.peek(last, len(_EOF_BLOCK)) == _EOF_BLOCK
+    if is_magic(source.peek(end, 2)):
+        _append_plain_members(index, end)
+    else:
+        _check_end(index, end)
+    return index
+
+
 def _walk(source: Source, listener: Listener | None) -> _Blocks:
     blocks = _Blocks()
     starts, trailers = blocks.starts, blocks.trailers
-    start, head = 0, source.peek(0, _COMMON_SIZE)
+    start, head = 0, source.peek(0, COMMON_SIZE)
     view, first = source.resident(0)
     last = len(view) - _JOINT_SIZE
     while True:
-        header_size = _COMMON_SIZE
-        if head[:4] == _COMMON_START and head[10:16] == _COMMON_EXTRA and len(head) == header_size:
+        header_size = COMMON_SIZE
+        if head[:4] == COMMON_START and head[10:16] == COMMON_EXTRA and len(head) == header_size:
             size = 1 + head[16] + (head[17] << 8)
         else:
             header_size, size = _uncommon_header(source, start, head)
@@ -217,18 +244,46 @@ def _cut(source: Source, start: int, size: int, end: int) -> FormatError:
 
 
 def _block_rows(source: Source, blocks: _Blocks, first: int, last: int) -> ChunkTable:
-    start = np.array(blocks.starts[first:last], np.uint64)
-    end = np.array([*blocks.starts[first + 1 : last + 1], blocks.end][: start.size], np.uint64)
-    header_size = np.full(start.size, _COMMON_SIZE, np.uint64)
+    starts = np.array(blocks.starts[first:last], np.uint64)
+    ends = np.array([*blocks.starts[first + 1 : last + 1], blocks.end][: starts.size], np.uint64)
+    header_sizes = np.full(starts.size, COMMON_SIZE, np.uint64)
     for row, size in blocks.header_sizes.items():
         if first <= row < last:
-            header_size[row - first] = size
-    trailers = b"".join(blocks.trailers[first:last])
-    checksum, raw_size = np.frombuffer(trailers, "<u4").reshape(-1, 2).T
-    offset = start + header_size
+            header_sizes[row - first] = size
+    trailers = np.frombuffer(b"".join(blocks.trailers[first:last]), "<u4").reshape(-1, 2)
+    return rows_of(source, starts, ends, trailers, header_sizes)
+
+
+def rows_of(
+    source: Source,
+    starts: npt.NDArray[np.uint64],
+    ends: npt.NDArray[np.uint64],
+    trailers: npt.NDArray[np.uint32],
+    header_sizes: npt.NDArray[np.uint64] | np.uint64 = np.uint64(COMMON_SIZE),  # noqa: B008
+) -> ChunkTable:
+    """Return the chunk table of BGZF blocks.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+    starts, ends : ndarray of uint64, shape (n,)
+        Where they start and end.
+    trailers : ndarray of uint32, shape (n, 2)
+        Their CRC32 and ISIZE.
+    header_sizes : ndarray of uint64, shape (n,) or scalar
+        Bytes of their headers.
+
+    Raises
+    ------
+    FormatError
+        If one has more decoded bytes than it can hold.
+    """
+    checksum, raw_size = trailers.T
+    offset = starts + header_sizes
     chunks = make_table(
         offset,
-        stored_size=end - np.uint64(TRAILER_SIZE) - offset,
+        stored_size=ends - np.uint64(TRAILER_SIZE) - offset,
         raw_size=raw_size,
         checksum=checksum,
         checksum_kind=Checksum.CRC32,

@@ -31,7 +31,16 @@ if TYPE_CHECKING:
     from gpuload.options import Options
     from gpuload.sources import Source
 
-__all__ = ["LEGACY_MAGIC", "MAGIC", "is_magic", "list_many", "read"]
+__all__ = [
+    "LEGACY_MAGIC",
+    "MAGIC",
+    "index_of",
+    "is_magic",
+    "list_many",
+    "read",
+    "rows_of",
+    "span_of",
+]
 
 MAGIC = b"\x04\x22\x4d\x18"
 LEGACY_MAGIC = b"\x02\x21\x4c\x18"
@@ -80,14 +89,27 @@ def read(source: Source, options: Options, listener: Listener | None = None) -> 
     """
     walk = _Walk(source, options, listener)
     walk.run()
+    spans = make_spans(walk.spans)
+    return index_of(source, options, walk.frames, walk.table(), spans, walk.skippable_frames)
+
+
+def index_of(
+    source: Source,
+    options: Options,
+    frames: list[Frame],
+    chunks: ChunkTable,
+    spans: SpanTable,
+    skippable_frames: int = 0,
+) -> Index:
+    """Return the index of a file from its frames, their rows, and their sizes and checksums."""
     return Index(
         format="lz4",
         source=source,
-        chunks=walk.table(),
-        spans=make_spans(walk.spans),
-        serial=_serial(walk.frames),
+        chunks=chunks,
+        spans=spans,
+        serial=_serial(frames),
         strict=options.strict,
-        details={**_details(walk.frames), "skippable_frames": walk.skippable_frames},
+        details={**_details(frames), "skippable_frames": skippable_frames},
     )
 
 
@@ -242,37 +264,92 @@ class _Walk:
 
     def _add_span(self, frame: Frame, first: int, end: int) -> int:
         """Note the content size, and the checksum at `end`; return the offset behind it."""
-        size = UNKNOWN if frame.content_size is None else frame.content_size
-        count = len(self.offsets) - first
-        if frame.content_checksum:
-            value = int.from_bytes(self.source.peek_exact(end, 4), "little")
-            self.spans.append((first, count, size, end, value, Checksum.XXH32))
-            return end + 4
-        if frame.content_size is not None:
-            self.spans.append((first, count, size, frame.start + 6, 0, Checksum.NONE))
-        return end
+        span = span_of(self.source, frame, first, len(self.offsets) - first, end)
+        if span is not None:
+            self.spans.append(span)
+        return end + 4 * frame.content_checksum
 
     def table(self, first: int = 0, last: int | None = None) -> ChunkTable:
         """Return the chunk table of the blocks that were visited, or of some of them."""
         rows = slice(first, len(self.words) if last is None else last)
         frames = _Frames(self.frames, self.counts, rows)
-        words = np.array(self.words[rows], np.uint64)
-        raw = (words >> np.uint64(_RAW_SHIFT)).astype(np.bool_)
-        stored = words & np.uint64(_SIZE_MASK)
-        bound = np.minimum(frames.spread("maximum", np.uint64), stored * np.uint64(_EXPANSION))
-        summed = frames.spread("block_checksum", np.bool_)
-        return make_table(
+        return rows_of(
             self.offsets[rows],
-            stored_size=stored,
-            raw_size=np.where(raw, stored, bound),
-            codec=np.where(raw, Codec.RAW, Codec.LZ4),
-            exact=raw,
-            checksum=self.checksums[rows],
-            checksum_kind=np.where(summed, Checksum.XXH32_STORED, Checksum.NONE),
+            np.array(self.words[rows], np.uint64),
+            self.checksums[rows],
+            maximum=frames.spread("maximum", np.uint64),
+            summed=frames.spread("block_checksum", np.bool_),
             chained=frames.chained(),
             # A frame need not name the dictionary that it was made with.
-            dictionary=~raw & (self.options.dictionary is not None),
+            dictionary=self.options.dictionary is not None,
         )
+
+
+def rows_of(
+    offsets: npt.ArrayLike,
+    words: npt.NDArray[np.uint64],
+    checksums: npt.ArrayLike,
+    *,
+    maximum: npt.NDArray[np.uint64] | np.uint64,
+    summed: npt.ArrayLike,
+    chained: npt.ArrayLike = False,
+    dictionary: bool = False,
+) -> ChunkTable:
+    """Return the chunk table of blocks.
+
+    Parameters
+    ----------
+    offsets : array-like of int, shape (n,)
+        Where their payloads start.
+    words : ndarray of uint64, shape (n,)
+        Their size words.
+    checksums : array-like of int, shape (n,)
+        Their checksums; of no meaning where they are not `summed`.
+    maximum, summed, chained : array-like, shape (n,) or scalar
+        What a block decodes to at most, whether it has a checksum, and whether it needs the block
+        before it.
+    dictionary : bool
+        Whether there is one.
+    """
+    raw = (words >> np.uint64(_RAW_SHIFT)).astype(np.bool_)
+    stored = words & np.uint64(_SIZE_MASK)
+    bound = np.minimum(maximum, stored * np.uint64(_EXPANSION))
+    return make_table(
+        offsets,
+        stored_size=stored,
+        raw_size=np.where(raw, stored, bound),
+        codec=np.where(raw, Codec.RAW, Codec.LZ4),
+        exact=raw,
+        checksum=checksums,
+        checksum_kind=np.where(summed, Checksum.XXH32_STORED, Checksum.NONE),
+        chained=chained,
+        dictionary=~raw & dictionary,
+    )
+
+
+def span_of(
+    source: Source, frame: Frame, first: int, count: int, end: int
+) -> tuple[int, int, int, int, int, int] | None:
+    """Return a frame's span for `make_spans`: its content size, and the checksum at `end`, if any.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+    frame : Frame
+        A standard frame.
+    first, count : int
+        Its rows.
+    end : int
+        Offset behind its end mark.
+    """
+    size = UNKNOWN if frame.content_size is None else frame.content_size
+    if frame.content_checksum:
+        value = int.from_bytes(source.peek_exact(end, 4), "little")
+        return first, count, size, end, value, Checksum.XXH32
+    if frame.content_size is not None:
+        return first, count, size, frame.start + 6, 0, Checksum.NONE
+    return None
 
 
 class _Frames:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     _Column = npt.NDArray[np.int64]
 
-__all__ = ["IDENTIFIER", "is_magic", "read"]
+__all__ = ["HEAD_DTYPE", "IDENTIFIER", "index_of", "is_magic", "read", "rows_of"]
 
 #: The chunk that every stream starts with (section 4.1).
 IDENTIFIER = b"\xff\x06\x00\x00sNaPpY"
@@ -45,8 +45,8 @@ _CHECKSUM_SIZE = 4
 _PREAMBLE_SIZE = 5
 _DATA_START = _HEADER_SIZE + _CHECKSUM_SIZE
 #: What is read of each chunk; the word is the type and, above it, the length.
-_HEAD_DTYPE = np.dtype([("word", "<u4"), ("checksum", "<u4"), ("preamble", "u1", _PREAMBLE_SIZE)])
-_HEAD_SIZE = _HEAD_DTYPE.itemsize
+HEAD_DTYPE = np.dtype([("word", "<u4"), ("checksum", "<u4"), ("preamble", "u1", _PREAMBLE_SIZE)])
+_HEAD_SIZE = HEAD_DTYPE.itemsize
 _WORD = struct.Struct("<I")
 #: Most bytes that a chunk may decode to (sections 4.2 and 4.3).
 _MAXIMUM = 65536
@@ -88,15 +88,35 @@ def read(source: Source, options: Options, listener: Listener | None = None) -> 
     """
     walk = _Walk(source, listener)
     walk.run()
+    return index_of(
+        source,
+        options,
+        walk.table(0, len(walk.positions)),
+        identifiers=walk.identifiers,
+        padding_bytes=walk.padding_bytes,
+        skipped_chunks=walk.skipped_chunks,
+    )
+
+
+def index_of(
+    source: Source,
+    options: Options,
+    chunks: ChunkTable,
+    *,
+    identifiers: int = 1,
+    padding_bytes: int = 0,
+    skipped_chunks: int = 0,
+) -> Index:
+    """Return the index of a stream from its rows, and how much else there is in it."""
     return Index(
         format="snappy",
         source=source,
-        chunks=walk.table(0, len(walk.positions)),
+        chunks=chunks,
         strict=options.strict,
         details={
-            "identifiers": walk.identifiers,
-            "padding_bytes": walk.padding_bytes,
-            "skipped_chunks": walk.skipped_chunks,
+            "identifiers": identifiers,
+            "padding_bytes": padding_bytes,
+            "skipped_chunks": skipped_chunks,
         },
     )
 
@@ -167,7 +187,7 @@ class _Walk:
     def table(self, first: int, last: int) -> ChunkTable:
         """Return the chunk table of some of the data chunks."""
         heads = bytes(memoryview(self.heads)[_HEAD_SIZE * first : _HEAD_SIZE * last])
-        return _table(self.source, self.positions[first:last], heads)
+        return rows_of(self.source, self.positions[first:last], np.frombuffer(heads, HEAD_DTYPE))
 
     def _no_chunk(self, position: int, head: bytes, following: int) -> FormatError:
         """Return the error for bytes that would be a chunk up to `following`, past the end."""
@@ -216,9 +236,24 @@ def _may_be_chunk(head: bytes) -> bool:
     return head[0] <= _UNCOMPRESSED and length <= _LONGEST
 
 
-def _table(source: Source, positions: array[int], heads: bytes) -> ChunkTable:
-    """Return the chunk table of data chunks that start with `heads`."""
-    head = np.frombuffer(heads, _HEAD_DTYPE)
+def rows_of(source: Source, positions: npt.ArrayLike, head: npt.NDArray[np.void]) -> ChunkTable:
+    """Return the chunk table of data chunks.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+    positions : array-like of int, shape (n,)
+        Where they start.
+    head : ndarray of HEAD_DTYPE, shape (n,)
+        Their first bytes.
+
+    Raises
+    ------
+    FormatError
+        If one has no decoded length, or too large a one.
+    """
+    positions = np.asarray(positions, np.int64)
     room = (head["word"] >> 8).astype(np.int64) - _CHECKSUM_SIZE
     compressed = head["word"] & 0xFF == _COMPRESSED
     decoded, used = _read_preambles(head["preamble"])
@@ -227,9 +262,11 @@ def _table(source: Source, positions: array[int], heads: bytes) -> ChunkTable:
     bad = (prefix > np.minimum(room, _PREAMBLE_SIZE)) | (raw > _MAXIMUM)
     if bad.any():
         row = int(bad.argmax())
-        raise source.broken(positions[row], _fault(int(room[row]), int(prefix[row]), int(raw[row])))
+        raise source.broken(
+            int(positions[row]), _fault(int(room[row]), int(prefix[row]), int(raw[row]))
+        )
     return make_table(
-        np.array(positions, np.int64) + _DATA_START + prefix,
+        positions + _DATA_START + prefix,
         stored_size=room - prefix,
         raw_size=raw,
         checksum=head["checksum"],

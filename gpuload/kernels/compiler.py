@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CODECS",
+    "SCANS",
     "SOURCES",
     "SUMS",
     "Compiled",
@@ -41,7 +42,10 @@ CODECS = ("raw", "lz4", "snappy")
 #: The checksums that have one.
 SUMS = ("crc32", "crc32c", "xxh32", "xxh64")
 #: The sources there are: `<name>.cu` beside this file.
-SOURCES = (*CODECS, *SUMS)
+#: The formats whose chunks are found by one.
+SCANS = ("scan_lz4", "scan_snappy", "scan_bgzf")
+#: The sources there are: `<name>.cu` beside this file.
+SOURCES = (*CODECS, *SUMS, *SCANS)
 #: The oldest compute capability that the kernels are written for, and NVRTC 13 compiles for.
 _OLDEST = (7, 5)
 _SOURCES = Path(__file__).parent
