@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from gpuload.sources import Source
     from gpuload.stages import Stages
 
-__all__ = ["Feed", "IrregularError", "ListedFeed", "Placing", "WalkedFeed"]
+__all__ = ["DamagedError", "Feed", "IrregularError", "ListedFeed", "Placing", "WalkedFeed"]
 
 #: Bytes between payloads that are brought along rather than left out.
 _GAP = 64 << 10
@@ -39,6 +39,10 @@ _ROWS = 1 << 16
 
 class IrregularError(Exception):
     """A load that goes otherwise than most do; it begins again, step by step, which can say why."""
+
+
+class DamagedError(IrregularError):
+    """Something is wrong with what a chunk holds, however the chunks were found."""
 
 
 class Placing:

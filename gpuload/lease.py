@@ -16,6 +16,7 @@ from cuda.core import EventOptions  # noqa: TID253 (whoever imports this uses a 
 
 from gpuload import driver
 from gpuload.engines.making import make_engine
+from gpuload.engines.scans import DeviceScans
 from gpuload.engines.sums import DeviceSums
 from gpuload.errors import GpuloadError
 from gpuload.memory import StagingRing, device_memory, run_all, staging_memory
@@ -150,7 +151,7 @@ class Landing:
 
 
 class Lease:
-    """A set: staging ring, landing places, engines.
+    """A set: staging ring, landing places, engines, and what computes sums and finds headers.
 
     Parameters
     ----------
@@ -172,8 +173,8 @@ class Lease:
             undo.callback(lambda: run_all(landing.close for landing in self.landings))
             for _ in range(shape.landings):
                 self.landings.append(self._landing(memory, host))
-            self.sums = DeviceSums(device_id)
-            undo.callback(self.sums.close)
+            self.sums, self.scans = DeviceSums(device_id), DeviceScans(device_id)
+            undo.callback(lambda: run_all([self.sums.close, self.scans.close]))
             undo.callback(lambda: run_all(each.close for each in self._engines.values()))
             self._undo = undo.pop_all()
 

@@ -27,7 +27,7 @@ from gpuload import driver
 from gpuload.engines.base import DeviceBatch
 from gpuload.engines.sums import check
 from gpuload.errors import GpuloadError
-from gpuload.feeds import IrregularError
+from gpuload.feeds import DamagedError, IrregularError
 from gpuload.lease import MARGIN
 from gpuload.pipeline import check_limit
 from gpuload.report import Report, WindowStats, checksum_counts
@@ -379,7 +379,7 @@ class Overlapped:
                 computed, done = landed.sums.wait()
                 check(rows, computed, done, outcome)
             if outcome.reasons:
-                raise IrregularError(next(iter(outcome.reasons.values())))
+                raise DamagedError(next(iter(outcome.reasons.values())))
             complete = self._progress.complete and landed is self._before
             self.feed.check_sizes(rows, outcome.actual, complete=complete)
             self._progress.size = int(rows["dst_offset"][-1]) + int(outcome.actual[-1])

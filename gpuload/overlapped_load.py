@@ -14,13 +14,15 @@ from gpuload.device_array import allocate
 from gpuload.engines.choice import HOST, NVCOMP, SM, choose, choose_for, scratch_limit
 from gpuload.engines.rates import Work
 from gpuload.engines.refusals import KERNELS
-from gpuload.feeds import IrregularError, ListedFeed, WalkedFeed
+from gpuload.feeds import DamagedError, IrregularError, ListedFeed, WalkedFeed
+from gpuload.kernels import compiler
 from gpuload.lease import Shape, lease
 from gpuload.many import JoinedFiles, ManyFeed
 from gpuload.memory import GrowingMemory
 from gpuload.options import ENGINES
 from gpuload.overlapped import Overlapped, Target
 from gpuload.pipeline import check_limit
+from gpuload.scanned import ScannedFeed
 from gpuload.sources import open_source
 from gpuload.stages import Stages
 from gpuload.staging import (
@@ -103,10 +105,34 @@ def load_unlisted(
     if engine == ENGINES[HOST]:
         raise IrregularError
     load = _Load(source, engine, options, to, watch, began)
-    with lease(to.device_id, load.shape) as held:
+    try:
+        return _load_scanned(load, promise)
+    except DamagedError:
+        raise
+    except IrregularError:
+        load.stages = Stages()
+        return _load_walked(load, promise)
+
+
+def _load_scanned(load: _Load, promise: Prospect) -> tuple[DeviceArray, Report, Index]:
+    """Load a file that the device lists."""
+    if load.source.remote or compiler.refusal(load.to.device_id):
+        raise IrregularError("it takes a kernel, and a source that is quick to look at")
+    with lease(load.to.device_id, load.shape) as held:
+        size = held.shape.landing_size
+        feed = ScannedFeed(load.source, load.options, size, held.scans, load.stages)
+        stager = load.stager(held)
+        array, report = load.run(feed, stager, held, Asset(), promise.raw_size)
+    return array, report, feed.index()
+
+
+def _load_walked(load: _Load, promise: Prospect) -> tuple[DeviceArray, Report, Index]:
+    """Load a file that a thread lists."""
+    with lease(load.to.device_id, load.shape) as held:
         stager = load.stager(held, shown=True)
         piece = stager.piece_size if isinstance(stager, ShowingStager) else 0
-        feed = WalkedFeed(source, options, held.shape.landing_size, piece, began)
+        size = held.shape.landing_size
+        feed = WalkedFeed(load.source, load.options, size, piece, load.stages)
         feed.start()
         try:
             array, report = load.run(feed, stager, held, Asset(), promise.raw_size)

@@ -259,7 +259,7 @@ def rows_of(
     starts: npt.NDArray[np.uint64],
     ends: npt.NDArray[np.uint64],
     trailers: npt.NDArray[np.uint32],
-    header_sizes: npt.NDArray[np.uint64] | np.uint64 = np.uint64(COMMON_SIZE),  # noqa: B008
+    header_sizes: npt.ArrayLike = COMMON_SIZE,
 ) -> ChunkTable:
     """Return the chunk table of BGZF blocks.
 
@@ -271,7 +271,7 @@ def rows_of(
         Where they start and end.
     trailers : ndarray of uint32, shape (n, 2)
         Their CRC32 and ISIZE.
-    header_sizes : ndarray of uint64, shape (n,) or scalar
+    header_sizes : array-like of int, shape (n,) or scalar
         Bytes of their headers.
 
     Raises
@@ -280,7 +280,7 @@ def rows_of(
         If one has more decoded bytes than it can hold.
     """
     checksum, raw_size = trailers.T
-    offset = starts + header_sizes
+    offset = starts + np.asarray(header_sizes, np.uint64)
     chunks = make_table(
         offset,
         stored_size=ends - np.uint64(TRAILER_SIZE) - offset,

@@ -172,6 +172,7 @@ class _Walk:
             self._give(len(self.offsets), done=True)
 
     def _visit(self, start: int) -> int:
+        self._give_before(start, len(self.offsets))
         magic = self.source.peek(start, 4)
         if skippable.is_magic(magic):
             self.skippable_frames += 1
@@ -225,14 +226,18 @@ class _Walk:
     def _look_further(self, position: int, size: int, first: int) -> int:
         """Return a number that lies outside of the bytes that are in memory so far."""
         self._count_looks(position)
-        if self.listener and position >= self.listener.at:
-            # The last block has no checksum yet.
-            self.counts[-1] = len(self.offsets) - 1 - first
-            self._give(len(self.offsets) - 1, done=False)
+        # The last block has no checksum yet.
+        self.counts[-1] = len(self.offsets) - 1 - first
+        self._give_before(position, len(self.offsets) - 1)
         found = self.source.peek(position, size)
         if len(found) != size:
             raise self.source.cut_short(position, found, size)
         return int.from_bytes(found, "little")
+
+    def _give_before(self, position: int, last: int) -> None:
+        """Give the listener what it waits for, before a look that may wait for the listener."""
+        while self.listener and position >= self.listener.at:
+            self._give(last, done=False)
 
     def _count_looks(self, position: int) -> None:
         self.source.look(position, len(self.offsets) - self.looked)
@@ -257,9 +262,11 @@ class _Walk:
             self.offsets.append(position + 4)
             self.words.append(size)
             self.checksums.append(0)
+            self.counts[-1] += 1
             position += 4 + size
             if position > source.size:
                 raise source.cut_short(position, b"", 0)
+            self._give_before(position, len(self.offsets) - 1)
         return position
 
     def _add_span(self, frame: Frame, first: int, end: int) -> int:

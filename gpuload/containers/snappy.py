@@ -165,14 +165,20 @@ class _Walk:
         self.heads = self.heads.ljust(_HEAD_SIZE * len(self.positions), b"\0")
         self._count_looks(position)
         if self.listener:
+            # What ends with the file, at `at`, ends before it.
+            self._give_before(position - 1)
             self._give(len(self.positions), done=True)
 
     def _look_further(self, position: int) -> bytes:
         """Return the start of a chunk that lies outside of the bytes in memory so far."""
         self._count_looks(position)
-        if self.listener and position >= self.listener.at and self.looked:
-            self._give(self.looked - 1, done=False)
+        self._give_before(position)
         return self.source.peek(position, _HEAD_SIZE)
+
+    def _give_before(self, position: int) -> None:
+        """Give the listener what it waits for, before a look that may wait for the listener."""
+        while self.listener and position >= self.listener.at:
+            self._give(max(self.given, self.looked - 1), done=False)
 
     def _count_looks(self, position: int) -> None:
         self.source.look(position, len(self.positions) - self.looked)

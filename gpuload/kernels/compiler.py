@@ -41,8 +41,7 @@ __all__ = [
 CODECS = ("raw", "lz4", "snappy")
 #: The checksums that have one.
 SUMS = ("crc32", "crc32c", "xxh32", "xxh64")
-#: The sources there are: `<name>.cu` beside this file.
-#: The formats whose chunks are found by one.
+#: Kernels that find the chunks of a format.
 SCANS = ("scan_lz4", "scan_snappy", "scan_bgzf")
 #: The sources there are: `<name>.cu` beside this file.
 SOURCES = (*CODECS, *SUMS, *SCANS)

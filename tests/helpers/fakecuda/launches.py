@@ -3,7 +3,7 @@
 The kernels' own sources, compiled by g++ (tests/helpers/lanes), do the work: in warps of lanes, or
 where that takes too long (2 to 4 MB/s) by one lane at native speed. What they may touch is checked
 before: the arrays, and of each operation its source, its slot and its word. Kernels of checksums
-have no slot, and read the word if there is one.
+have no slot, and read the word if there is one; scans have no word.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 
 from gpuload.batch import ALGORITHMS, PARAMS_DTYPE, SUMS
 from gpuload.chunks import Checksum
+from gpuload.engines.scan_plan import SCANS
 from tests.helpers import lanes
 from tests.helpers.fakecuda.allocations import device
 from tests.helpers.fakecuda.codes import Code, DeviceFaultError
@@ -43,12 +44,14 @@ _OF_SUMS = {
     "xxh32": SUMS[Checksum.XXH32],
     "xxh64": SUMS[Checksum.XXH64_LOW],
 }
-_ALGORITHMS = {codec.name.lower(): code for codec, code in ALGORITHMS.items()} | _OF_SUMS
+_OF_SCANS = {kind.variant.codec: kind.algorithm for kind in SCANS.values()}
+_OF_CODECS = {codec.name.lower(): code for codec, code in ALGORITHMS.items()}
+_ALGORITHMS = _OF_CODECS | _OF_SUMS | _OF_SCANS
 _PARAMETERS = {0: (0, 8), 1: (8, 4), 2: (16, 8)}
 
 
 def is_known(entry: Entry) -> bool:
-    """Return whether a kernel takes gpuload's parameters, for one of its codecs or checksums."""
+    """Return whether a kernel takes gpuload's parameters."""
     codec, _, width = entry.name.rpartition("_")
     return codec in _ALGORITHMS and width.isdecimal() and entry.parameters == _PARAMETERS
 
@@ -68,6 +71,10 @@ class Launch:
     @property
     def _codec(self) -> str:
         return self.kernel.rpartition("_")[0]
+
+    @property
+    def _scans(self) -> bool:
+        return self._codec in _OF_SCANS
 
     @property
     def _reached(self) -> int:
@@ -93,10 +100,9 @@ class Launch:
         sums = self._codec in _OF_SUMS
         if not sums:
             self._note_shared_targets(rows[mine])
+        ranges = self._sources if sums else self._segments if self._scans else self._ranges
         for index in np.flatnonzero(mine):
-            self._place(
-                rows[index], self._sources(rows[index]) if sums else self._ranges(rows[index])
-            )
+            self._place(rows[index], ranges(rows[index]))
         sizes = rows["src_num_bytes"] + (0 if sums else rows["dst_num_bytes"])
         small = mine & (sizes <= LARGE)
         small &= np.cumsum(sizes * small) <= MOST_OF_LAUNCH
@@ -115,7 +121,8 @@ class Launch:
         """Operations run in any order: no two may write the same bytes."""
         spans = zip(rows["dst"].tolist(), rows["dst_num_bytes"].tolist(), strict=True)
         written = [(start, start + size) for start, size in spans if size]
-        written += [(start, start + 4) for start in rows["dst_act_bytes"].tolist()]
+        if not self._scans:
+            written += [(start, start + 4) for start in rows["dst_act_bytes"].tolist()]
         for (_, end), (start, _) in itertools.pairwise(sorted(written)):
             if start < end:
                 text = f"two operations of {self.kernel} write to {start:#x}"
@@ -135,6 +142,14 @@ class Launch:
         """Return what a kernel of checksums touches."""
         word = [("dst_act_bytes", 4, False, 4)] if row["dst_act_bytes"] else []
         return [("src", int(row["src_num_bytes"]), False, 1), *word]
+
+    @staticmethod
+    def _segments(row: np.void) -> list[Range]:
+        """Return what a scan touches."""
+        return [
+            ("src", int(row["src_num_bytes"]), False, 1),
+            ("dst", int(row["dst_num_bytes"]), True, 4),
+        ]
 
     def _place(self, row: np.void, ranges: list[Range]) -> None:
         """Replace the addresses of an operation by where their bytes are."""

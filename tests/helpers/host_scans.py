@@ -1,0 +1,112 @@
+"""Scans for headers without a device: the kernels' sources on the CPU, on memory of the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gpuload.engines import operations
+from gpuload.engines.scan_plan import SCANS, SEGMENT, ScanPlan
+from gpuload.feeds import Placing
+from gpuload.scanned import ScannedFeed
+from gpuload.sources import BytesSource
+from gpuload.stages import Stages
+from tests.helpers.lanes import build
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from gpuload.chunks import ChunkTable
+    from gpuload.containers.base import Index
+    from gpuload.engines.scan_plan import Scan
+    from gpuload.options import Options
+
+__all__ = ["HostScans", "feed_of", "listed", "placed"]
+
+
+@dataclass
+class _Done:
+    scan: Scan
+    is_done: bool = False
+
+    def wait(self) -> Scan:
+        self.is_done = True
+        return self.scan
+
+
+class HostScans:
+    """As `gpuload.engines.scans.DeviceScans`.
+
+    Parameters
+    ----------
+    segment : int
+        Bytes of a segment.
+    lanes : int
+        Threads for each.
+    """
+
+    def __init__(self, segment: int = SEGMENT, lanes: int = 1) -> None:
+        self.segment, self.lanes = segment, lanes
+        self.entries: list[int | None] = []
+
+    def submit(
+        self,
+        name: str,
+        address: int,
+        size: int,
+        stream: object,
+        *,
+        entry: int | None,
+        longest: int,
+        summed: bool,
+    ) -> _Done:
+        """Look through a range."""
+        self.entries.append(entry)
+        plan = ScanPlan(SCANS[name], size, self.segment)
+        # What memory that is used again holds.
+        memory = np.full(plan.size, 0xEE, np.uint8)
+        params = plan.params(address, memory.ctypes.data, entry, longest, summed=summed)
+        statuses = np.full(plan.count, operations.NOT_WRITTEN, np.uint32)
+        arrays = params.ctypes.data, plan.count, statuses.ctypes.data
+        library = build.shared_library(build=build.NATIVE if self.lanes == 1 else build.PLAIN)
+        kernel = f"{SCANS[name].variant.codec}_{self.lanes}".encode()
+        shape = (
+            (plan.count, 1) if self.lanes == 1 else (SCANS[name].variant.blocks(plan.count), 128)
+        )
+        assert library.lanes_launch_grid(kernel, *shape, *arrays) == 0, library.lanes_error()
+        assert (statuses <= 5).all()
+        return _Done(self.changed(plan.found(statuses, memory)))
+
+    def changed(self, scan: Scan) -> Scan:
+        """Return what is told to have been found."""
+        return scan
+
+
+def feed_of(data: bytes, size: int, scans: HostScans, options: Options) -> ScannedFeed:
+    """Return the feed of a file."""
+    return ScannedFeed(BytesSource(data), options, size, scans, Stages())
+
+
+def listed(
+    feed: ScannedFeed, data: bytes, ahead: int = 1
+) -> tuple[list[tuple[ChunkTable, bool]], Index]:
+    """Let all ranges arrive, so many before their rows are asked for; return rows and index."""
+    # Without a copy, so that nothing behind it may be read.
+    memory = np.frombuffer(data, np.uint8)
+    ranges = list(feed.ranges())
+    found = []
+    for number in range(len(ranges) + ahead - 1):
+        if number < len(ranges):
+            feed.arrived(number, memory.ctypes.data + ranges[number][0], None)
+        if number >= ahead - 1:
+            found.append(feed.rows(number - ahead + 1))
+    return found, feed.index()
+
+
+def placed(index: Index) -> npt.NDArray[np.void]:
+    """Return the rows of a file with the places that they get before their sizes are known."""
+    rows = index.chunks.copy()
+    Placing().place(rows, index.spans)
+    return rows
