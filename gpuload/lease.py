@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 
     from gpuload.engines.base import DeviceBatch, Engine
 
-__all__ = ["Landing", "Lease", "Shape", "lease", "release"]
+__all__ = ["USES", "Landing", "Lease", "Shape", "lease", "release"]
 
 #: Bytes in front of each landing place for the start of a chunk whose end lands there. Chunks that
 #: are longer are no LZ4 blocks, the longest of which (of legacy frames) take a little over 8 MiB.
 MARGIN = 10 << 20
 _KEPT = 2
+#: Ranges that a landing place may have had whose outcome nobody has looked at yet, and one more.
+USES = 3
 #: What memory from cuMemCreate is taken in.
 _UNIT = 2 << 20
 #: One is filled, one is decoded, and one has what the next needs.
@@ -112,40 +114,50 @@ class Landing:
 
     def __init__(self, stream: Stream, memory: Buffer, host: MemoryResource) -> None:
         self.stream = stream
-        self._events: list[Event] = []
+        self._use = 0
+        self._events: list[list[Event]] = [[] for _ in range(USES)]
         self._memory = memory
         self._host = host
-        self._actual: Buffer | None = None
+        self._actual: list[Buffer | None] = [None] * USES
         self.address = int(memory.handle) + MARGIN
 
-    def mark(self, number: int) -> Event:
-        """Return an event behind the work of the stream so far; the same for the same number."""
-        with driver.calling("cuEventRecord", "a stage of a load"):
-            while len(self._events) <= number:
-                self._events.append(driver.shield(self.stream.device.create_event(_TIMED)))
-            return self.stream.record(self._events[number])
+    def begin(self) -> int:
+        """Return the number of a use, of which `USES` may go on at the same time."""
+        self._use = (self._use + 1) % USES
+        return self._use
 
-    def actual(self, count: int) -> Buffer:
+    def mark(self, use: int, number: int) -> Event:
+        """Return an event behind the work of the stream so far; the same for the same numbers."""
+        with driver.calling("cuEventRecord", "a stage of a load"):
+            events = self._events[use]
+            while len(events) <= number:
+                events.append(driver.shield(self.stream.device.create_event(_TIMED)))
+            return self.stream.record(events[number])
+
+    def actual(self, use: int, count: int) -> Buffer:
         """Return memory for `count` decoded sizes, which the device writes and the host reads."""
-        if self._actual is None or self._actual.size < 4 * count:
-            if self._actual is not None:
-                self._actual.close()
+        found = self._actual[use]
+        if found is None or found.size < 4 * count:
+            if found is not None:
+                found.close()
             with driver.calling("cuMemAllocHost", f"{count} decoded sizes"):
                 size = max(1 << 16, 4 << count.bit_length())
-                self._actual = driver.shield(self._host.allocate(size, stream=self.stream))
-        return self._actual
+                found = driver.shield(self._host.allocate(size, stream=self.stream))
+            self._actual[use] = found
+        return found
 
     @property
     def host_bytes(self) -> int:
         """Bytes of memory of the host."""
-        return self._actual.size if self._actual is not None else 0
+        return sum(each.size for each in self._actual if each is not None)
 
     def close(self) -> None:
         """Wait for the stream and free everything."""
         with driver.calling("cuStreamSynchronize", "the last use of staged bytes"):
             self.stream.sync()
-        if self._actual is not None:
-            self._actual.close()
+        for each in self._actual:
+            if each is not None:
+                each.close()
         self._memory.close()
         self.stream.close()
 

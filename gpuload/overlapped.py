@@ -28,7 +28,7 @@ from gpuload.engines.base import DeviceBatch
 from gpuload.engines.sums import check
 from gpuload.errors import GpuloadError
 from gpuload.feeds import DamagedError, IrregularError
-from gpuload.lease import MARGIN
+from gpuload.lease import MARGIN, USES
 from gpuload.pipeline import check_limit
 from gpuload.report import Report, WindowStats, checksum_counts
 from gpuload.staging import Piece
@@ -88,12 +88,21 @@ class _Range:
     start: int
     end: int
     landing: Landing
-    events: list[Event]
     began: float
+    use: int = 0
+    events: list[Event] = field(default_factory=list)
     submitted: float = 0.0
     rows: ChunkTable | None = None
     batch: Submission | None = None
     sums: SumSubmission | None = None
+
+    def __post_init__(self) -> None:
+        self.use = self.landing.begin()
+        self.mark()
+
+    def mark(self) -> None:
+        """Record when the work so far is done."""
+        self.events.append(self.landing.mark(self.use, len(self.events)))
 
 
 @dataclass
@@ -213,7 +222,7 @@ class Overlapped:
         for landing in self.held.landings:
             with driver.calling("cuStreamWaitEvent", "the start of a load"):
                 landing.stream.wait(before)
-        event = self.held.landings[0].mark(_CLOCK)
+        event = self.held.landings[0].mark(0, _CLOCK)
         with driver.calling("cuEventSynchronize", "the start of a load"):
             event.sync()
         self._base = event, self.stages.now()
@@ -234,7 +243,7 @@ class Overlapped:
                     self._submit(self._arrived.popleft())
             elif self._arrived:
                 self._submit(self._arrived.popleft())
-            elif self._decoding and self._may_settle():
+            elif self._decoding:
                 self._settle(self._decoding.popleft())
             else:
                 break
@@ -257,8 +266,7 @@ class Overlapped:
             number, start, end, offset, stop = following
             if offset == start:
                 landing = self._free.popleft()
-                marks, now = [landing.mark(0)], self.stages.now()
-                self._current = _Range(number, start, end, landing, marks, now)
+                self._current = _Range(number, start, end, landing, self.stages.now())
             landed = self._current
             assert landed is not None
             address = landed.landing.address + offset - start
@@ -269,13 +277,9 @@ class Overlapped:
 
     def _has_place(self) -> bool:
         """Return whether the next piece has somewhere to land; settle what is done meanwhile."""
-        while self._decoding and self._may_settle() and self._decoding[0].events[-1].is_done:
+        while self._decoding and self._decoding[0].events[-1].is_done:
             self._settle(self._decoding.popleft())
         return self._current is not None or bool(self._free)
-
-    def _may_settle(self) -> bool:
-        """Return whether nobody needs the bytes of the oldest range any more."""
-        return self._progress.complete or self._decoding[0] is not self._before
 
     def _bring(self, piece: Piece) -> None:
         self.watch.check()
@@ -300,7 +304,7 @@ class Overlapped:
         """Take note that all copies of a range are submitted."""
         landing = landed.landing
         self.feed.arrived(landed.number, landing.address, landing.stream)
-        landed.events.append(landing.mark(len(landed.events)))
+        landed.mark()
         self._arrived.append(landed)
 
     def _submit(self, landed: _Range) -> None:
@@ -310,9 +314,15 @@ class Overlapped:
         if rows.size:
             with self.stages.range("submit"):
                 self._decode(landed, rows)
+        if self._before is not None:
+            # What lands there next comes after this range has taken the start of its first chunk,
+            # and after the other one was decoded: in the order of the stream.
+            self._free.append(self._before.landing)
         self._before = landed
         landed.submitted = self.stages.now()
         self._decoding.append(landed)
+        if len(self._decoding) >= USES - 1 + len(self.held.landings):
+            self._settle(self._decoding.popleft())
         self._progress.complete = last
         if last:
             self.watch.submit(self._end())
@@ -335,15 +345,15 @@ class Overlapped:
         self._fetch_start(landed, rows)
         src = rows["offset"].astype(np.int64) + (landing.address - landed.start)
         dst = rows["dst_offset"].astype(np.int64) + self.target.address
-        actual = landing.actual(rows.size)
+        actual = landing.actual(landed.use, rows.size)
         batch = DeviceBatch(rows, src, dst, actual, landing.stream)
-        landed.events.append(landing.mark(len(landed.events)))
+        landed.mark()
         landed.batch = self.engine.submit(batch)
-        landed.events.append(landing.mark(len(landed.events)))
+        landed.mark()
         if self.options.verify:
             written = actual if self.engine.name == "sm" else None
             landed.sums = self.held.sums.submit(rows, src, dst, written, landing.stream)
-            landed.events.append(landing.mark(len(landed.events)))
+            landed.mark()
 
     def _fetch_start(self, landed: _Range, rows: ChunkTable) -> None:
         """Copy the start of a row that ends in this range from the one before, to before it."""
@@ -368,7 +378,7 @@ class Overlapped:
             later.stream.wait(earlier.stream)
 
     def _settle(self, landed: _Range) -> None:
-        """Take note of what became of a range, and free its landing place."""
+        """Take note of what became of a range."""
         rows = landed.rows
         with driver.calling("cuEventSynchronize", "a range of a file"):
             landed.events[-1].sync()
@@ -387,7 +397,6 @@ class Overlapped:
             self._progress.verified.update(dict(enumerate(np.bincount(kinds[done]).tolist())))
             self._progress.unverified.update(dict(enumerate(np.bincount(kinds[~done]).tolist())))
         self._note(landed)
-        self._free.append(landed.landing)
 
     # --- Statistics -------------------------------------------------------------------------------
 
