@@ -130,6 +130,13 @@ class Feed(ABC):
     def arrived(self, number: int, address: int, stream: Stream) -> None:  # noqa: B027 (few look)
         """Take note that all copies of a range to an address are submitted to a stream."""
 
+    def carry(self, number: int) -> int | None:
+        """Return from where on the next range needs the bytes of a range whose rows were asked for.
+
+        None where only the rows of the next range tell.
+        """
+        return None
+
     def is_listed(self, number: int) -> bool:
         """Return whether `rows` has not to wait for the rows of a range that has arrived."""
         return True
@@ -193,6 +200,10 @@ class ListedFeed(Feed):
     def ranges(self) -> Iterator[tuple[int, int]]:
         """See `Feed.ranges`."""
         return iter(self._ranges)
+
+    def carry(self, number: int) -> int | None:
+        """See `Feed.carry`."""
+        return self._ranges[number][1]
 
     def rows(self, number: int) -> tuple[ChunkTable, bool]:
         """See `Feed.rows`."""

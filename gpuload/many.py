@@ -150,6 +150,10 @@ class ManyFeed(Feed):
         finally:
             release()
 
+    def carry(self, number: int) -> int | None:
+        """See `Feed.carry`."""
+        return self.source.edges[self._ranges[number][1]]
+
     def rows(self, number: int) -> tuple[ChunkTable, bool]:
         """See `Feed.rows`."""
         first, last = self._ranges[number]

@@ -90,6 +90,7 @@ class _Range:
     landing: Landing
     began: float
     use: int = 0
+    carried: int | None = None
     events: list[Event] = field(default_factory=list)
     submitted: float = 0.0
     rows: ChunkTable | None = None
@@ -165,6 +166,10 @@ class Overlapped:
         self._awaited.set_result(None)
         self._before: _Range | None = None
         self._current: _Range | None = None
+        #: Those that are brought, by their numbers.
+        self._ranges: dict[int, _Range] = {}
+        #: A range whose end the next one needs, and from where on, until that has a place.
+        self._uncarried: tuple[_Range, int] | None = None
         self._base: tuple[Event, float] | None = None
 
     def run(self, before: Event) -> Report:
@@ -267,6 +272,13 @@ class Overlapped:
             if offset == start:
                 landing = self._free.popleft()
                 self._current = _Range(number, start, end, landing, self.stages.now())
+                self._ranges[number] = self._current
+                if self._uncarried is not None:
+                    before, needed = self._uncarried
+                    taken = self._carry(before, needed, self._current)
+                    if taken is not None:
+                        self._wait(before.landing, taken)
+                    self._uncarried = None
             landed = self._current
             assert landed is not None
             address = landed.landing.address + offset - start
@@ -311,12 +323,22 @@ class Overlapped:
         """Submit the rows of a range whose copies are submitted."""
         rows, last = self.feed.rows(landed.number)
         landed.rows = rows
+        del self._ranges[landed.number]
+        carry, taken = self.feed.carry(landed.number), None
+        following = self._ranges.get(landed.number + 1)
+        if carry is not None and following is not None:
+            taken = self._carry(landed, carry, following)
         if rows.size:
             with self.stages.range("submit"):
                 self._decode(landed, rows)
-        if self._before is not None:
-            # What lands there next comes after this range has taken the start of its first chunk,
-            # and after the other one was decoded: in the order of the stream.
+        if taken is not None:
+            # What lands here next comes after the other range has taken its start.
+            self._wait(landed.landing, taken)
+        if carry is not None:
+            self._free.append(landed.landing)
+            if following is None and not last:
+                self._uncarried = landed, carry
+        elif self._before is not None:
             self._free.append(self._before.landing)
         self._before = landed
         landed.submitted = self.stages.now()
@@ -326,6 +348,26 @@ class Overlapped:
         self._progress.complete = last
         if last:
             self.watch.submit(self._end())
+
+    def _carry(self, landed: _Range, offset: int, following: _Range) -> Event | None:
+        """Copy the end of a range to before the start of the next; return what it is done with."""
+        following.carried = offset
+        size = landed.end - offset
+        if not 0 < size <= MARGIN or offset < landed.start:
+            return None
+        to, of = following.landing, landed.landing
+        if to is not of:
+            self._order(to, of)
+        address = of.address + offset - landed.start
+        driver.memcpy_async(to.address - size, address, size, int(to.stream.handle))
+        if to is of:
+            return None
+        with driver.calling("cuEventRecord", "a chunk that lies in two ranges"):
+            return driver.shield(to.stream.record())
+
+    def _wait(self, landing: Landing, event: Event) -> None:
+        with driver.calling("cuStreamWaitEvent", "a chunk that lies in two ranges"):
+            landing.stream.wait(event)
 
     def _end(self) -> Event:
         """Return an event behind all work."""
@@ -360,6 +402,10 @@ class Overlapped:
         first = int(rows["offset"][0]) - int(rows["prefix_size"][0])
         missing = landed.start - first
         if missing <= 0:
+            return
+        if landed.carried is not None:
+            if first < landed.carried or missing > MARGIN:
+                raise IrregularError("a chunk that lies in more than two ranges")
             return
         before = self._before
         if before is None or missing > MARGIN or first < before.start or before.end != landed.start:

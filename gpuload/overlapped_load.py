@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -58,6 +59,9 @@ _WORTH_WALKING = 4 << 20
 _RATIO = 2.5
 #: Slots of the staging ring for each thread that reads.
 _SLOTS = 3
+#: Threads that read and list small files: each file is little but Python, which is one at a time.
+#: On 16 cores, 10,000 files of 100 KiB took 0.24 s with 1 thread, 0.25 with 2 and 0.42 with 8.
+_MANY_READERS = 1
 
 
 def load_listed(
@@ -160,7 +164,7 @@ def load_files(
     engine = choose_for(_work(files, promise), options, to.device_id)
     if engine != "sm":
         raise IrregularError
-    load = _Load(files, engine, options, to, watch, began)
+    load = _Load(files, engine, replace(options, threads=_MANY_READERS), to, watch, began)
     load.way = "read"
     with lease(to.device_id, load.shape) as held:
         feed = ManyFeed(files, options, held.shape.landing_size, set(KERNELS))

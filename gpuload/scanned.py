@@ -113,6 +113,10 @@ class ScannedFeed(Feed):
         """See `Feed.is_listed`."""
         return self._submitted[number].is_done
 
+    def carry(self, number: int) -> int | None:
+        """See `Feed.carry`."""
+        return min(self._follower.held_from, self._bounds(number)[1])
+
     def rows(self, number: int) -> tuple[ChunkTable, bool]:
         """See `Feed.rows`."""
         scan = self._submitted.pop(number).wait()
@@ -203,6 +207,12 @@ class _Follower:
         if records.positions.size > 1:
             self.last = int(records.positions[-2])
         return self.chain.rows(records.positions, records.words)
+
+    @property
+    def held_from(self) -> int:
+        """Where the header of the row starts that was found and not returned yet, or the next."""
+        held = self._held.positions
+        return int(held[0]) if held.size else self.position
 
     def _through(self, scan: Scan, start: int, end: int) -> Iterator[_Records]:
         """Yield the records of the true chain's headers in a range."""

@@ -145,7 +145,9 @@ class TestAtTheSameTime:
 class TestRefused:
     @pytest.mark.parametrize("codec", ["zstd", "", "nul\0", "../kernels/raw"])
     def test_unknown_codec(self, codec: str) -> None:
-        with pytest.raises(UnsupportedCodecError, match=r"there are crc32, .*, raw, scan_bgzf, .*, snappy"):
+        with pytest.raises(
+            UnsupportedCodecError, match=r"there are crc32, .*, raw, scan_bgzf, .*, snappy"
+        ):
             compiler.compile_codec(codec, "sm_90")
 
     @pytest.mark.parametrize("arch", ["sm_70", "sm_999", "90", "", "sm_90 --x"])
