@@ -38,6 +38,8 @@ _KEPT = 2
 USES = 3
 #: What memory from cuMemCreate is taken in.
 _UNIT = 2 << 20
+#: Bytes of a slot of the ring, at most.
+_SLOT = 8 << 20
 #: One is filled, one is decoded, and one has what the next needs.
 _LANDINGS = 3
 
@@ -76,7 +78,7 @@ class Shape:
             Slots of the ring that are wanted.
         """
         landing = memory_limit // _LANDINGS // _UNIT * _UNIT - MARGIN
-        slot = min(4 << 20, memory_limit // 2 // slots // 4096 * 4096)
+        slot = min(_SLOT, memory_limit // 2 // slots // 4096 * 4096)
         if slot < 1 << 20 or landing < slot:
             return None
         # Files that are listed while they arrive are looked at in pieces that places have a whole

@@ -50,7 +50,7 @@ _READERS, _MANY_CORES = 8, 6
 #: Bytes of a file that are mapped at a time: pinning less is slower.
 _MAPPED_PIECE = 32 << 20
 #: Slots of the ring that are filled for a piece.
-_SLOTS_A_PIECE = 4
+_SLOTS_A_PIECE = 2
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -150,14 +150,19 @@ class ReadingStager(Stager):
 
     def bring(self, piece: Piece) -> None:
         """See `Stager.bring`."""
-        handle, step = int(piece.stream.handle), self._ring.slot_size
-        with self._stages.measure("read", piece.size):
-            for start in range(0, piece.size, step):
-                slot, size = self._slot(), min(step, piece.size - start)
-                slot.wait()
-                self._source.read_exact(piece.offset + start, memoryview(slot.view)[:size])
-                driver.memcpy_async(piece.address + start, slot.address, size, handle)
-                slot.use(piece.stream)
+        what = f"{piece.size} bytes on their way to a device"
+        with self._stages.measure("read", piece.size), driver.calling("cuMemcpyAsync", what):
+            self._fill_and_copy(piece)
+
+    def _fill_and_copy(self, piece: Piece) -> None:
+        # Every call that waits lets other threads have Python, and waits to get it back.
+        step, read, handle = self._ring.slot_size, self._source.read_exact, int(piece.stream.handle)
+        for start in range(0, piece.size, step):
+            slot, size = self._slot(), min(step, piece.size - start)
+            slot.wait()
+            read(piece.offset + start, memoryview(slot.view)[:size])
+            driver.submit_copy(piece.address + start, slot.address, size, handle)
+            slot.use(piece.stream)
 
     def _slot(self) -> Slot:
         """Return the next of the calling thread's slots."""

@@ -28,7 +28,12 @@ from gpuload.driver.pools import (
     pool_free,
     pool_keep,
 )
-from gpuload.driver.transfers import mem_host_register, mem_host_unregister, memcpy_async
+from gpuload.driver.transfers import (
+    mem_host_register,
+    mem_host_unregister,
+    memcpy_async,
+    submit_copy,
+)
 from gpuload.driver.virtual import (
     Location,
     mem_address_free,
@@ -76,5 +81,6 @@ __all__ = [
     "pool_free",
     "pool_keep",
     "shield",
+    "submit_copy",
     "unavailable",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuload.driver.bindings import api, calling
 
-__all__ = ["mem_host_register", "mem_host_unregister", "memcpy_async"]
+__all__ = ["mem_host_register", "mem_host_unregister", "memcpy_async", "submit_copy"]
 
 #: ``CU_MEMHOSTREGISTER_DEVICEMAP`` and ``_READ_ONLY``: the first alone is refused for pages that
 #: this process may only read.
@@ -15,6 +15,11 @@ def memcpy_async(to: int, of: int, size: int, stream: int) -> None:
     """Copy between two addresses of any kind, after the work of a stream (``cuMemcpyAsync``)."""
     with calling("cuMemcpyAsync", f"a copy of {size} bytes"):
         api().memcpy_async(to, of, size, stream)
+
+
+def submit_copy(to: int, of: int, size: int, stream: int) -> None:
+    """Copy as `memcpy_async` does, within a block of `gpuload.driver.calling` around many."""
+    api().memcpy_async(to, of, size, stream)
 
 
 def mem_host_register(address: int, size: int) -> None:

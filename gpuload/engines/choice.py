@@ -289,7 +289,7 @@ class _Choosing:
     def slower(self, engine: str, work: Work) -> str:
         """Return why others load some rows sooner; empty if the engine is the fastest."""
         seconds = rates.device_seconds(engine, work)
-        host = rates.host_seconds(work, self.options.thread_count)
+        host = rates.HOST_START + rates.host_seconds(work, self.options.thread_count)
         if host < seconds:
             few = rates.saturated_seconds(engine, work) < host
             return _too_slow(

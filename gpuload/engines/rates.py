@@ -18,9 +18,8 @@ nvcomp
 host
     16 cores of an AMD EPYC, Python sources, on 1 to 16 threads
     (tests/benchmarks/results/2026-11-30-h200.txt); RAW and GZIP are estimates.
-start, staging
-    Whole loads to that GPU of 64 KiB to 256 MiB
-    (tests/benchmarks/results/2026-11-30-h200-sm-engine.txt).
+start
+    Whole loads to that GPU of 64 KiB to 64 MiB (tests/benchmarks/results).
 process, fetching
     Whole processes of ``gpuload decompress`` of 4 GiB of LZ4 to /dev/null on that machine
     (tests/benchmarks/results).
@@ -50,12 +49,11 @@ __all__ = [
 
 #: Seconds of a launch and of waiting for it, whatever is launched.
 LAUNCH = 100e-6
-#: Seconds until a load that a device decodes has its streams and memory, beyond what a load that
-#: the host decodes for the same device needs.
-START = 6e-3
-#: New staging memory, in bytes a second, and how much of it a load takes at most before it uses
-#: the same again.
-STAGING, STAGED = 1e9, 32 << 20
+#: Seconds of a load that a device decodes, beyond decoding, once there was one.
+START = 1.5e-3
+#: Seconds that a load to a device takes beyond decoding if the host decodes: memory from which its
+#: bytes are copied is made for each.
+HOST_START = 8e-3
 #: Bytes a second between the host and a device.
 LINK = 55e9
 
@@ -165,8 +163,7 @@ def device_seconds(engine: str, work: Work) -> float:
     """Return about how long an engine takes to load chunks to its device."""
     rate = DEVICE_RATES[engine][work.codec]
     alone = work.largest * rate.seconds_per_byte
-    begun = START + min(work.stored, STAGED) / STAGING
-    return begun + LAUNCH + alone + saturated_seconds(engine, work)
+    return START + LAUNCH + alone + saturated_seconds(engine, work)
 
 
 def fetching_seconds(engine: str, work: Work) -> float:

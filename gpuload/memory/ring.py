@@ -73,15 +73,19 @@ class Slot:
             self._ring._take_back(self)
 
     def wait(self) -> None:
-        """Wait for the last use of the slot, whose device is current, by who still holds it."""
-        self._wait()
+        """Wait for the last use of the slot, by who still holds it; see `use`."""
+        if self._in_use:
+            self._event.sync()
+            self._in_use = False
 
     def use(self, stream: Stream) -> None:
-        """Let `wait` wait for what a stream of the current device does with the slot so far.
+        """Let `wait` and the ring wait for what a stream does with the slot so far.
 
-        This is `release` for who goes on to hold the slot.
+        This is `release` for who goes on to hold the slot. Both are called within
+        `gpuload.driver.calling`, with the device current.
         """
-        self._record(stream)
+        stream.record(self._event)
+        self._in_use = True
 
     def _record(self, stream: Stream) -> None:
         try:
