@@ -137,10 +137,6 @@ class Feed(ABC):
         """
         return None
 
-    def is_listed(self, number: int) -> bool:
-        """Return whether `rows` has not to wait for the rows of a range that has arrived."""
-        return True
-
     @abstractmethod
     def index(self) -> Index:
         """Return the index, once all rows were given."""

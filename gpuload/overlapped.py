@@ -159,7 +159,6 @@ class Overlapped:
         self._free = deque(held.landings)
         self._permits = threading.Semaphore(held.ring.slots)
         self._brought: deque[tuple[_Range, bool, Future[None]]] = deque()
-        self._arrived: deque[_Range] = deque()
         self._decoding: deque[_Range] = deque()
         self._ended = False
         self._awaited: Future[None] = Future()
@@ -200,6 +199,7 @@ class Overlapped:
             raise
         pool.shutdown()
         self._drain()
+        self.report.ways = dict(self.stager.brought)
         return self.report
 
     def _stop(self, pool: ThreadPoolExecutor) -> None:
@@ -244,10 +244,7 @@ class Overlapped:
                 self._awaited.result()
                 if last:
                     self._arrive(landed)
-                while self._arrived and self.feed.is_listed(self._arrived[0].number):
-                    self._submit(self._arrived.popleft())
-            elif self._arrived:
-                self._submit(self._arrived.popleft())
+                    self._submit(landed)
             elif self._decoding:
                 self._settle(self._decoding.popleft())
             else:
@@ -317,7 +314,6 @@ class Overlapped:
         landing = landed.landing
         self.feed.arrived(landed.number, landing.address, landing.stream)
         landed.mark()
-        self._arrived.append(landed)
 
     def _submit(self, landed: _Range) -> None:
         """Submit the rows of a range whose copies are submitted."""
@@ -482,7 +478,6 @@ class Overlapped:
         report.verified_on = {"device": sum(report.verified.values())} if report.verified else {}
         report.raw_size, report.stored_size = progress.size, index.source.size
         report.chunks, report.seconds = index.chunks.size, self.stages.now()
-        report.ways = {self.way: sum(window.stored_size for window in report.windows)}
         report.stages = self.stages.used()
         shape = self.held.shape
         report.peak_device = shape.on_device

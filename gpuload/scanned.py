@@ -47,9 +47,6 @@ _BYTES_A_ROW = 256
 
 
 class _Submission(Protocol):
-    @property
-    def is_done(self) -> bool: ...
-
     def wait(self) -> Scan: ...
 
 
@@ -108,10 +105,6 @@ class ScannedFeed(Feed):
             longest=chain.longest,
             summed=chain.summed,
         )
-
-    def is_listed(self, number: int) -> bool:
-        """See `Feed.is_listed`."""
-        return self._submitted[number].is_done
 
     def carry(self, number: int) -> int | None:
         """See `Feed.carry`."""

@@ -97,10 +97,21 @@ class Stager(ABC):
         How many may call `bring` at the same time.
     piece_size : int
         Bytes of a piece, at most.
+    brought : dict of str to int
+        Bytes by the way that they came.
     """
 
     threads: int
     piece_size: int
+
+    def __init__(self, way: str) -> None:
+        self._way, self._lock = way, threading.Lock()
+        self.brought: dict[str, int] = {}
+
+    def count(self, size: int) -> None:
+        """Take note that bytes were brought."""
+        with self._lock:
+            self.brought[self._way] = self.brought.get(self._way, 0) + size
 
     @abstractmethod
     def bring(self, piece: Piece) -> Slot | None:
@@ -139,11 +150,23 @@ class ReadingStager(Stager):
         `threads` matters here.
     stages : Stages
         The clock.
+    others : int
+        Threads beyond those that read, which take their turns.
     """
 
-    def __init__(self, source: Source, ring: StagingRing, options: Options, stages: Stages) -> None:
+    def __init__(
+        self,
+        source: Source,
+        ring: StagingRing,
+        options: Options,
+        stages: Stages,
+        *,
+        others: int = 0,
+    ) -> None:
+        super().__init__("remote" if source.remote else "read")
         self._source, self._ring, self._stages = source, ring, stages
         self.threads = reading_threads(options)
+        self._own_slots = max(1, ring.slots // (self.threads + others))
         self.piece_size = _SLOTS_A_PIECE * ring.slot_size
         self._own = threading.local()
         self._held: list[Slot] = []
@@ -153,6 +176,7 @@ class ReadingStager(Stager):
         what = f"{piece.size} bytes on their way to a device"
         with self._stages.measure("read", piece.size), driver.calling("cuMemcpyAsync", what):
             self._fill_and_copy(piece)
+        self.count(piece.size)
 
     def _fill_and_copy(self, piece: Piece) -> None:
         # Every call that waits lets other threads have Python, and waits to get it back.
@@ -167,8 +191,8 @@ class ReadingStager(Stager):
     def _slot(self) -> Slot:
         """Return the next of the calling thread's slots."""
         if not hasattr(self._own, "slots"):
-            count = self._ring.slots // self.threads
-            self._own.slots = itertools.cycle([self._acquire() for _ in range(count)])
+            held = [self._acquire() for _ in range(self._own_slots)]
+            self._own.slots = itertools.cycle(held)
         slot: Slot = next(self._own.slots)
         return slot
 
@@ -193,6 +217,7 @@ class ShowingStager(Stager):
     """
 
     def __init__(self, source: Source, ring: StagingRing, options: Options, stages: Stages) -> None:
+        super().__init__("remote" if source.remote else "read")
         self._source, self._ring, self._stages = source, ring, stages
         self.threads = reading_threads(options)
         self.piece_size = ring.slot_size
@@ -208,6 +233,7 @@ class ShowingStager(Stager):
         except BaseException:
             slot.release()
             raise
+        self.count(piece.size)
         return slot
 
 
@@ -227,6 +253,7 @@ class MappedStager(Stager):
     threads = 2
 
     def __init__(self, source: Source, limit: int, stages: Stages) -> None:
+        super().__init__("mapped")
         self._source, self._stages = source, stages
         self.piece_size = max(1 << 20, min(_MAPPED_PIECE, limit // 4))
         self._pinned: deque[_Pinned] = deque()
@@ -245,6 +272,7 @@ class MappedStager(Stager):
                 raise
             self._pinned.append(pinned)
             self.most = max(self.most, sum(each.size for each in list(self._pinned)))
+        self.count(piece.size)
 
     def _let_go(self) -> None:
         try:
@@ -264,6 +292,40 @@ class MappedStager(Stager):
         """See `Stager.finish`."""
         run_all([pinned.close for pinned in self._pinned])
         self._pinned.clear()
+
+
+class SharingStager(Stager):
+    """Maps with one thread and reads with the others.
+
+    Pinning is one thread's work at a time, and takes no memory bandwidth from those that read.
+
+    Parameters
+    ----------
+    reading, mapped : Stager
+        The two ways.
+    """
+
+    def __init__(self, reading: ReadingStager, mapped: MappedStager) -> None:
+        super().__init__("shared")
+        self._reading, self._mapped = reading, mapped
+        self._mapping = threading.Lock()
+        self.threads = reading.threads + 1
+        self.piece_size = reading.piece_size
+
+    def bring(self, piece: Piece) -> None:
+        """See `Stager.bring`."""
+        if self._mapping.acquire(blocking=False):
+            try:
+                self._mapped.bring(piece)
+            finally:
+                self._mapping.release()
+        else:
+            self._reading.bring(piece)
+
+    def finish(self) -> None:
+        """See `Stager.finish`."""
+        self.brought = self._reading.brought | self._mapped.brought
+        run_all([self._reading.finish, self._mapped.finish])
 
 
 class _Pinned:

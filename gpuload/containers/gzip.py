@@ -136,17 +136,24 @@ class _Blocks:
         self.given = last
         listener.take(rows, np.zeros(0, SPAN_DTYPE), done=done)
 
+    def give_before(self, source: Source, listener: Listener, position: int, last: int) -> None:
+        """Give a listener what it waits for, before a look that may wait for the listener."""
+        while position >= listener.at:
+            self.give(source, listener, max(self.given, last), done=False)
+
 
 def _read_bgzf(
     source: Source, options: Options, header: MemberHeader, listener: Listener | None
 ) -> Index:
     blocks = _walk(source, listener)
-    chunks = _block_rows(source, blocks, 0, len(blocks.starts))
-    index = index_of(source, options, header, chunks, blocks.starts[-1], blocks.end)
+    count = len(blocks.starts)
     if listener:
+        blocks.give_before(source, listener, min(blocks.end, source.size - 1), count)
         # Members without a known end are nothing that it could be given.
-        blocks.give(source, listener, len(blocks.starts), done=not index.serial)
-    return index
+        done = not is_magic(source.peek(blocks.end, 2))
+        blocks.give(source, listener, count, done=done)
+    chunks = _block_rows(source, blocks, 0, count)
+    return index_of(source, options, header, chunks, blocks.starts[-1], blocks.end)
 
 
 def index_of(
@@ -186,6 +193,9 @@ def _walk(source: Source, listener: Listener | None) -> _Blocks:
         if head[:4] == COMMON_START and head[10:16] == COMMON_EXTRA and len(head) == header_size:
             size = 1 + head[16] + (head[17] << 8)
         else:
+            if listener and head:
+                blocks.end = start
+                blocks.give_before(source, listener, start + len(head) - 1, len(starts))
             header_size, size = _uncommon_header(source, start, head)
             if not size:
                 break
@@ -214,8 +224,8 @@ def _walk(source: Source, listener: Listener | None) -> _Blocks:
 def _look_further(source: Source, listener: Listener | None, blocks: _Blocks, offset: int) -> bytes:
     """Return what joins two blocks where it lies outside of the bytes in memory so far."""
     blocks.count_looks(source, offset)
-    if listener and offset >= listener.at and blocks.starts:
-        blocks.give(source, listener, len(blocks.starts) - 1, done=False)
+    if listener:
+        blocks.give_before(source, listener, offset, len(blocks.starts) - 1)
     return source.peek(offset, _JOINT_SIZE)
 
 

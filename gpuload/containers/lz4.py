@@ -17,7 +17,7 @@ import numpy as np
 from gpuload.chunks import UNKNOWN, Checksum, Codec, make_spans, make_table
 from gpuload.containers import skippable
 from gpuload.containers.base import Index
-from gpuload.containers.lz4_frame import LEGACY_MAXIMUM, Frame, read_header
+from gpuload.containers.lz4_frame import DESCRIPTOR_SIZE, LEGACY_MAXIMUM, Frame, read_header
 from gpuload.sources import BytesSource
 
 if TYPE_CHECKING:
@@ -172,7 +172,9 @@ class _Walk:
             self._give(len(self.offsets), done=True)
 
     def _visit(self, start: int) -> int:
-        self._give_before(start, len(self.offsets))
+        # Its header may reach over what the listener waits for.
+        last = min(start + 4 + DESCRIPTOR_SIZE, self.source.size - 1)
+        self._give_before(last, len(self.offsets))
         magic = self.source.peek(start, 4)
         if skippable.is_magic(magic):
             self.skippable_frames += 1
@@ -181,7 +183,9 @@ class _Walk:
         if magic == MAGIC:
             self.frames.append(frame := read_header(self.source, start, self.options))
             self.counts.append(0)
-            end = self._add_span(frame, first, self._walk_blocks(frame, first))
+            end = self._walk_blocks(frame, first)
+            self.counts[-1] = len(self.offsets) - first
+            end = self._add_span(frame, first, end)
         elif magic == LEGACY_MAGIC:
             self.frames.append(frame := Frame(start, start + 4, legacy=True))
             self.counts.append(0)
@@ -237,7 +241,7 @@ class _Walk:
     def _give_before(self, position: int, last: int) -> None:
         """Give the listener what it waits for, before a look that may wait for the listener."""
         while self.listener and position >= self.listener.at:
-            self._give(last, done=False)
+            self._give(max(self.given, last), done=False)
 
     def _count_looks(self, position: int) -> None:
         self.source.look(position, len(self.offsets) - self.looked)
@@ -271,6 +275,9 @@ class _Walk:
 
     def _add_span(self, frame: Frame, first: int, end: int) -> int:
         """Note the content size, and the checksum at `end`; return the offset behind it."""
+        if frame.content_checksum:
+            # A span is given with its last row.
+            self._give_before(end, len(self.offsets) - 1)
         span = span_of(self.source, frame, first, len(self.offsets) - first, end)
         if span is not None:
             self.spans.append(span)

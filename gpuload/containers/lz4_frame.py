@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuload.options import Options
     from gpuload.sources import Source
 
-__all__ = ["LEGACY_MAXIMUM", "Frame", "read_header"]
+__all__ = ["DESCRIPTOR_SIZE", "LEGACY_MAXIMUM", "Frame", "read_header"]
 
 # Bits of FLG, the first byte of a descriptor; its top two are the version. BD is the second byte.
 _INDEPENDENT = 0x20
@@ -24,7 +24,7 @@ _DICTIONARY_ID = 0x01
 _FLG_RESERVED = 0x02
 _BD_RESERVED = 0x8F
 #: Bytes of a descriptor that has every field, with its checksum.
-_DESCRIPTOR_SIZE = 15
+DESCRIPTOR_SIZE = 15
 
 #: Sizes from here on are no sizes of files; the largest one also means "unknown" in a span.
 _SIZE_LIMIT = 1 << 63
@@ -50,7 +50,7 @@ class Frame:
 def read_header(source: Source, start: int, options: Options) -> Frame:
     """Read the descriptor of a standard frame (LZ4 frame format, "Frame Descriptor")."""
     place = start + 4
-    descriptor = source.peek(place, _DESCRIPTOR_SIZE)
+    descriptor = source.peek(place, DESCRIPTOR_SIZE)
     flags = descriptor[0] if descriptor else 0
     end = 2 + 8 * bool(flags & _CONTENT_SIZE) + 4 * bool(flags & _DICTIONARY_ID)
     if len(descriptor) <= end:

@@ -60,7 +60,7 @@ LINK = 55e9
 
 #: Seconds until a new process has CUDA and a device, and decoded bytes a second that come back from
 #: the device and are written.
-PROCESS, FETCHING = 0.75, 2.0e9
+PROCESS, FETCHING = 0.75, 2.5e9
 
 
 @dataclass(frozen=True)
@@ -120,9 +120,9 @@ class HostRate:
 #: Of the codecs that the host decodes.
 HOST_RATES: dict[int, HostRate] = {
     Codec.RAW: HostRate(10e9, 10e9, 20e9),
-    Codec.LZ4: HostRate(1.3e9, 2.1e9, 4e9),
+    Codec.LZ4: HostRate(1.3e9, 1.4e9, 4e9),
     Codec.SNAPPY: HostRate(0.75e9, 2.5e9, 2.5e9),
-    Codec.DEFLATE: HostRate(0.55e9, 1.6e9, 1.6e9),
+    Codec.DEFLATE: HostRate(0.55e9, 4.9e9, 4.9e9),
     Codec.ZSTD: HostRate(0.66e9, 1.2e9, 2.9e9),
     Codec.GZIP: HostRate(0.4e9, 0.4e9, 0.4e9),
 }

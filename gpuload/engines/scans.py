@@ -14,12 +14,12 @@ from gpuload.engines.scan_plan import SCANS, SEGMENT, ScanPlan
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from cuda.core import Event, Stream
+    from cuda.core import Stream
 
     from gpuload.engines.pinned import PinnedBlock, PinnedResult
     from gpuload.engines.scan_plan import Scan
 
-__all__ = ["DeviceScans", "ScanSubmission"]
+__all__ = ["DeviceScans"]
 
 
 class DeviceScans(PinnedWork):
@@ -49,7 +49,7 @@ class DeviceScans(PinnedWork):
         entry: int | None = None,
         longest: int,
         summed: bool = False,
-    ) -> ScanSubmission:
+    ) -> PinnedResult[Scan]:
         """Start to look through a range of a file; nothing here waits for the device.
 
         The first one of a format compiles its kernel, or reads it from the disk.
@@ -79,46 +79,15 @@ class DeviceScans(PinnedWork):
         driver.claim()
         kind = SCANS[name]
         plan = ScanPlan(kind, size, self._segment)
-        events: list[Event] = []
 
         def run(block: PinnedBlock) -> Callable[[], Scan]:
             params = plan.params(address, block.address, entry, longest, summed=summed)
             operations.write(block, params.view(PARAMS_DTYPE))
             operations.start(self.device_id, kind.variant, block, stream, count=plan.count)
-            events.append(block.event)
             return partial(_found, plan, block)
 
-        return ScanSubmission(self._start(plan.size, stream, run), events[0])
+        return self._start(plan.size, stream, run)
 
 
 def _found(plan: ScanPlan, block: PinnedBlock) -> Scan:
     return plan.found(operations.statuses(block, plan.count), block.bytes)
-
-
-class ScanSubmission:
-    """Headers on their way.
-
-    Parameters
-    ----------
-    result : PinnedResult
-        Tells them.
-    event : Event
-        Behind the scan, until the result is told.
-    """
-
-    def __init__(self, result: PinnedResult[Scan], event: Event) -> None:
-        self._result, self._event = result, event
-        self._waited = False
-
-    @property
-    def is_done(self) -> bool:
-        """Whether `wait` has not to wait."""
-        if self._waited:
-            return True
-        with driver.calling("cuEventQuery", "a scan for headers"):
-            return bool(self._event.is_done)
-
-    def wait(self) -> Scan:
-        """Block until the scan is done and return what it found."""
-        self._waited = True
-        return self._result.wait()
