@@ -13,7 +13,7 @@ OnError = Literal["raise", "retry-host", "skip"]
 ENGINES = ("hardware", "sm", "nvcomp", "host")
 
 #: How stored bytes may come to a device.
-WAYS = ("mapped", "read", "shared")
+WAYS = ("mapped", "read")
 
 #: Scratch memory of a load beyond its result, in bytes.
 DEFAULT_MEMORY_LIMIT = 384 << 20
@@ -67,11 +67,11 @@ class Options:
         Dictionary for Zstandard and LZ4 frames that were made with one.
     strict : bool
         Turn warnings about a file's format into errors.
-    way : "auto", "mapped", "read" or "shared"
+    way : "auto", "mapped" or "read"
         How the stored bytes of a local file come to a device: "mapped" pins pages of the file and
         has them copied from where they are, which takes one CPU core; "read" reads them into a ring
-        of pinned memory, on several; "shared" does both at once. "auto" takes what was measured
-        fastest for the cores there are. Other sources are read.
+        of pinned memory, on several. "auto" takes what was measured fastest for the cores there are.
+        Other sources are read.
     """
 
     engine: str = "auto"

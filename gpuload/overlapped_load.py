@@ -29,7 +29,6 @@ from gpuload.stages import Stages
 from gpuload.staging import (
     MappedStager,
     ReadingStager,
-    SharingStager,
     ShowingStager,
     choose_way,
     reading_threads,
@@ -209,11 +208,6 @@ class _Load:
         """Return what brings the bytes, and shows them where they are read, if that is wanted."""
         if self.way == "mapped":
             return MappedStager(self.source, self.options.memory_limit // 2, self.stages)
-        if self.way == "shared" and not shown:
-            mapped = MappedStager(self.source, self.options.memory_limit // 2, self.stages)
-            return SharingStager(
-                ReadingStager(self.source, held.ring, self.options, self.stages, others=1), mapped
-            )
         kind = ShowingStager if shown else ReadingStager
         return kind(self.source, held.ring, self.options, self.stages)
 

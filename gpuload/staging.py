@@ -7,7 +7,8 @@ or reading it gives an error.
 
 On an H200 with 16 cores, from the page cache, eight threads read 42 GB/s and four of them 25;
 pinning and letting go of pages go on one after the other in the driver, however many threads ask
-for it, and bring 20 to 25 GB/s on one core.
+for it, and bring 20 to 25 GB/s on one core. Both at once were slower than reading alone: who pins
+keeps those who read from submitting copies.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ _READERS, _MANY_CORES = 8, 6
 #: Bytes of a file that are mapped at a time: pinning less is slower.
 _MAPPED_PIECE = 32 << 20
 #: Slots of the ring that are filled for a piece.
-_SLOTS_A_PIECE = 2
+_SLOTS_A_PIECE = 4
 _MAP_FAILED = ctypes.c_void_p(-1).value
 
 
@@ -150,8 +151,6 @@ class ReadingStager(Stager):
         `threads` matters here.
     stages : Stages
         The clock.
-    others : int
-        Threads beyond those that read, which take their turns.
     """
 
     def __init__(
@@ -160,13 +159,11 @@ class ReadingStager(Stager):
         ring: StagingRing,
         options: Options,
         stages: Stages,
-        *,
-        others: int = 0,
     ) -> None:
         super().__init__("remote" if source.remote else "read")
         self._source, self._ring, self._stages = source, ring, stages
         self.threads = reading_threads(options)
-        self._own_slots = max(1, ring.slots // (self.threads + others))
+        self._own_slots = max(1, ring.slots // self.threads)
         self.piece_size = _SLOTS_A_PIECE * ring.slot_size
         self._own = threading.local()
         self._held: list[Slot] = []
@@ -292,40 +289,6 @@ class MappedStager(Stager):
         """See `Stager.finish`."""
         run_all([pinned.close for pinned in self._pinned])
         self._pinned.clear()
-
-
-class SharingStager(Stager):
-    """Maps with one thread and reads with the others.
-
-    Pinning is one thread's work at a time, and takes no memory bandwidth from those that read.
-
-    Parameters
-    ----------
-    reading, mapped : Stager
-        The two ways.
-    """
-
-    def __init__(self, reading: ReadingStager, mapped: MappedStager) -> None:
-        super().__init__("shared")
-        self._reading, self._mapped = reading, mapped
-        self._mapping = threading.Lock()
-        self.threads = reading.threads + 1
-        self.piece_size = reading.piece_size
-
-    def bring(self, piece: Piece) -> None:
-        """See `Stager.bring`."""
-        if self._mapping.acquire(blocking=False):
-            try:
-                self._mapped.bring(piece)
-            finally:
-                self._mapping.release()
-        else:
-            self._reading.bring(piece)
-
-    def finish(self) -> None:
-        """See `Stager.finish`."""
-        self.brought = self._reading.brought | self._mapped.brought
-        run_all([self._reading.finish, self._mapped.finish])
 
 
 class _Pinned:

@@ -60,7 +60,7 @@ LINK = 55e9
 
 #: Seconds until a new process has CUDA and a device, and decoded bytes a second that come back from
 #: the device and are written.
-PROCESS, FETCHING = 0.75, 2.5e9
+PROCESS, FETCHING = 1.2, 4.6e9
 
 
 @dataclass(frozen=True)
