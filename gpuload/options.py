@@ -70,8 +70,8 @@ class Options:
     way : "auto", "mapped" or "read"
         How the stored bytes of a local file come to a device: "mapped" pins pages of the file and
         has them copied from where they are, which takes one CPU core; "read" reads them into a ring
-        of pinned memory, on several. "auto" takes what was measured fastest for the cores there are.
-        Other sources are read.
+        of pinned memory, on several. "auto" takes what was measured to be the fastest for the cores
+        there are. Other sources are read.
     """
 
     engine: str = "auto"

@@ -139,11 +139,11 @@ def small_ranges(
     patch.setattr(overlapped_load, "_WORTH_WALKING", 0)
     begin = MappedStager.__init__
 
-    def __init__(self: MappedStager, *arguments: Any) -> None:
-        begin(self, *arguments)
-        self.piece_size = piece
+    def begin_small(stager: MappedStager, *arguments: Any) -> None:
+        begin(stager, *arguments)
+        stager.piece_size = piece
 
-    patch.setattr(MappedStager, "__init__", __init__)
+    patch.setattr(MappedStager, "__init__", begin_small)
 
 
 def find_rows(patch: pytest.MonkeyPatch, feed: str) -> None:

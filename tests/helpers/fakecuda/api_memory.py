@@ -24,7 +24,7 @@ from tests.helpers.fakecuda.attributes import (
     unknown_pointer_attribute,
 )
 from tests.helpers.fakecuda.codes import Access, Code, CudaError
-from tests.helpers.fakecuda.hostmaps import writable
+from tests.helpers.fakecuda.hostmaps import present, writable
 
 if TYPE_CHECKING:
     from tests.helpers.fakecuda.allocations import Mapping
@@ -101,6 +101,8 @@ def mem_host_register(cuda: FakeDriver, address: int, size: int, flags: int) -> 
     read_only = bool(flags & _REGISTER_READ_ONLY)
     if not read_only and not writable(address, size):
         raise CudaError(Code.INVALID_VALUE, "a read-only mapping without READ_ONLY")
+    if not present(address, size):
+        raise CudaError(Code.INVALID_VALUE, "pages that have lost their file")
     mapping = cuda.memory.register(address, size, flags, cuda.context.handle)
     _grant_everywhere(cuda, mapping, Access.READ if read_only else Access.READ_WRITE)
 
