@@ -156,13 +156,13 @@ class Landing:
 
     def close(self) -> None:
         """Wait for the stream and free everything."""
+        buffers = [*(each for each in self._actual if each is not None), self._memory]
+        events = [event for use in self._events for event in use]
+        run_all([self._wait, *(each.close for each in (*buffers, *events, self.stream))])
+
+    def _wait(self) -> None:
         with driver.calling("cuStreamSynchronize", "the last use of staged bytes"):
             self.stream.sync()
-        for each in self._actual:
-            if each is not None:
-                each.close()
-        self._memory.close()
-        self.stream.close()
 
 
 class Lease:
@@ -261,11 +261,12 @@ def _keep(held: Lease) -> None:
 
 def release() -> None:
     """Free what is kept for the next loads; a load makes it anew."""
+    if driver.forked():
+        return  # the lock may be held by a thread that is not here
     with _lock:
         idle = list(_idle)
         _idle.clear()
-    if not driver.forked():
-        run_all(each.close for each in idle)
+    run_all(each.close for each in idle)
 
 
 @atexit.register

@@ -8,6 +8,7 @@ staging ring.
 from __future__ import annotations
 
 import threading
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 from gpuload.sources import Source
@@ -88,9 +89,7 @@ class ResidentSource(Source):
     def _advance(self, offset: int) -> None:
         """Let go of the pieces before an offset, and wait for the one with it."""
         first = offset // self._piece_size * self._piece_size if self._piece_size else None
-        gone = self._pass(offset if first is None else first)
-        for release in gone:
-            release()
+        self._pass(offset if first is None else first)
         if first is None:
             return
         with self._condition:
@@ -100,7 +99,7 @@ class ResidentSource(Source):
             data, self._release = self._arrived.pop(first)
         self._view, self._start = memoryview(data), first
 
-    def _pass(self, offset: int) -> list[Callable[[], None]]:
+    def _pass(self, offset: int) -> None:
         self._view, self._start = _NOTHING, 0
         with self._condition:
             self._passed = offset
@@ -109,7 +108,10 @@ class ResidentSource(Source):
         if self._release is not None:
             gone.append(self._release)
             self._release = None
-        return gone
+        with ExitStack() as releases:
+            # All of them, even if one fails.
+            for release in gone:
+                releases.callback(release)
 
     def cancel(self) -> None:
         """See `Source.cancel`."""
@@ -117,8 +119,7 @@ class ResidentSource(Source):
 
     def finish(self) -> None:
         """Let go of everything, now and when it arrives: nobody looks any more."""
-        for release in self._pass(self.size):
-            release()
+        self._pass(self.size)
 
     def stop(self) -> None:
         """Let the thread that walks wait no more; what it holds it lets go of in `finish`."""

@@ -14,7 +14,6 @@ keeps those who read from submitting copies.
 from __future__ import annotations
 
 import ctypes
-import itertools
 import mmap
 import os
 import threading
@@ -186,12 +185,16 @@ class ReadingStager(Stager):
             slot.use(piece.stream)
 
     def _slot(self) -> Slot:
-        """Return the next of the calling thread's slots."""
+        """Return the next of the calling thread's slots, of which it has an equal share."""
         if not hasattr(self._own, "slots"):
-            held = [self._acquire() for _ in range(self._own_slots)]
-            self._own.slots = itertools.cycle(held)
-        slot: Slot = next(self._own.slots)
-        return slot
+            self._own.slots = deque()
+        own: deque[Slot] = self._own.slots
+        if len(own) < self._own_slots:
+            # One at a time: a thread that fails to has taken no more than its share.
+            own.append(self._acquire())
+        else:
+            own.rotate(-1)
+        return own[-1]
 
     def _acquire(self) -> Slot:
         slot = self._ring.acquire()
@@ -200,8 +203,9 @@ class ReadingStager(Stager):
 
     def finish(self) -> None:
         """See `Stager.finish`."""
-        run_all([slot.release for slot in self._held])
+        held = list(self._held)
         self._held.clear()
+        run_all([slot.release for slot in held])
 
 
 class ShowingStager(Stager):
@@ -287,8 +291,9 @@ class MappedStager(Stager):
 
     def finish(self) -> None:
         """See `Stager.finish`."""
-        run_all([pinned.close for pinned in self._pinned])
+        pinned = list(self._pinned)
         self._pinned.clear()
+        run_all([each.close for each in pinned])
 
 
 class _Pinned:
@@ -315,14 +320,19 @@ class _Pinned:
 
     def close(self) -> None:
         """Wait for the copy, and let go of the pages."""
-        if self._done is not None:
-            with driver.calling("cuEventSynchronize", "the last use of pages"):
-                self._done.sync()
-        try:
-            if self._registered:
-                driver.mem_host_unregister(self._address)
-        finally:
-            _libc().munmap(self._address, self.size)
+        run_all([self._wait, self._unmap])
+
+    def _unmap(self) -> None:
+        # Addresses whose pages stay pinned stay taken: what is mapped there next cannot be pinned.
+        if self._registered:
+            driver.mem_host_unregister(self._address)
+        _libc().munmap(self._address, self.size)
+
+    def _wait(self) -> None:
+        if self._done is None:
+            return
+        with driver.calling("cuEventSynchronize", "the last use of pages"):
+            self._done.sync()
 
 
 @cache

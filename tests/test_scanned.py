@@ -397,15 +397,6 @@ def test_index_before_all_rows():
         feed.index()
 
 
-def test_is_listed():
-    feed = feed_of(LZ4, 1 << 20, HostScans(1024), OPTIONS)
-    memory = np.frombuffer(LZ4, np.uint8)
-    feed.arrived(0, memory.ctypes.data, None)
-    assert not feed.is_listed(0)
-    feed._submitted[0].wait()
-    assert feed.is_listed(0)
-
-
 # --- Plans ----------------------------------------------------------------------------------------
 
 

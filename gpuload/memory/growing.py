@@ -66,13 +66,21 @@ class GrowingMemory(OwnMemory):
             return self.size
         if size > self._most:
             raise MemoryLimitError(f"{size} bytes, in addresses for at most {self._most}")
-        more = min(max(round_up(size - self.size, self._unit), _STEP), self._most - self.size)
-        with driver.on_device(self._device_id):
-            start = self._address + self.size
-            map_memory(start, more, self._location, [self._location])
-            self._parts.append((start, more))
-        self.size += more
+        least, room = round_up(size - self.size, self._unit), self._most - self.size
+        try:
+            self._add(min(max(least, _STEP), room))
+        except MemoryLimitError:
+            if least >= _STEP:
+                raise
+            self._add(least)
         return self.size
+
+    def _add(self, more: int) -> None:
+        start = self._address + self.size
+        with driver.on_device(self._device_id):
+            map_memory(start, more, self._location, [self._location])
+        self._parts.append((start, more))
+        self.size += more
 
     def _take(self, size: int, stream: Stream) -> tuple[int, int]:
         if self._address:
@@ -84,10 +92,10 @@ class GrowingMemory(OwnMemory):
     def _give_back(self, address: int, kept: int, stream: Stream | None) -> None:
         # cuMemUnmap does not wait for work that still uses the memory.
         parts, self._parts = self._parts, []
-        run_all(
-            [
-                partial(wait_for, stream, address),
-                *(partial(driver.mem_unmap, start, size) for start, size in parts),
-                partial(driver.mem_address_free, address, kept),
-            ]
-        )
+        run_all([partial(wait_for, stream, address), partial(_free, address, kept, parts)])
+
+
+def _free(address: int, reserved: int, parts: list[tuple[int, int]]) -> None:
+    """Take memory and then addresses back; addresses with memory behind them stay."""
+    run_all(partial(driver.mem_unmap, start, size) for start, size in parts)
+    driver.mem_address_free(address, reserved)

@@ -29,10 +29,8 @@ __all__ = ["HostScans", "feed_of", "listed", "placed"]
 @dataclass
 class _Done:
     scan: Scan
-    is_done: bool = False
 
     def wait(self) -> Scan:
-        self.is_done = True
         return self.scan
 
 
