@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpuload import overlapped_load, pipeline
@@ -10,7 +10,7 @@ from gpuload.chunks import Codec
 from gpuload.device_array import DeviceArray, allocate
 from gpuload.device_run import run
 from gpuload.device_sink import DeviceSink
-from gpuload.feeds import IrregularError
+from gpuload.irregular import DamagedError, IrregularError
 from gpuload.sinks import NullSink
 
 if TYPE_CHECKING:
@@ -43,8 +43,13 @@ def load(
     """
     if to.out is not None:
         to.check_size(to.memory(asset)[1], index.raw_size, index.source.name)
-    with suppress(IrregularError):
+    try:
         return overlapped_load.load_listed(index, asset, options, to, watch)
+    except DamagedError:
+        # What is wrong may be a checksum, which is looked at again where the bytes come by.
+        options = replace(options, verify=bool(options.verify))
+    except IrregularError:
+        pass
     return _load_step_by_step(index, asset, options, to, watch)
 
 

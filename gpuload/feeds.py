@@ -14,6 +14,7 @@ import numpy as np
 
 from gpuload.chunks import UNKNOWN
 from gpuload.containers import read_index
+from gpuload.irregular import IrregularError
 from gpuload.resident import ResidentSource
 
 if TYPE_CHECKING:
@@ -29,20 +30,12 @@ if TYPE_CHECKING:
     from gpuload.sources import Source
     from gpuload.stages import Stages
 
-__all__ = ["DamagedError", "Feed", "IrregularError", "ListedFeed", "Placing", "WalkedFeed"]
+__all__ = ["Feed", "ListedFeed", "Placing", "WalkedFeed"]
 
 #: Bytes between payloads that are brought along rather than left out.
 _GAP = 64 << 10
 #: Rows that are decoded at a time, at most: each takes some hundred bytes of pinned memory.
 _ROWS = 1 << 16
-
-
-class IrregularError(Exception):
-    """A load that goes otherwise than most do; it begins again, step by step, which can say why."""
-
-
-class DamagedError(IrregularError):
-    """Something is wrong with what a chunk holds, however the chunks were found."""
 
 
 class Placing:
@@ -51,11 +44,19 @@ class Placing:
     The blocks of an LZ4 frame do not state what they decode to: nearly always all but the last are
     full, and the last is what is missing to the frame's content size. A load that finds this to
     be wrong for a block is irregular.
+
+    Attributes
+    ----------
+    count, size : int
+        Rows so far, and their bytes.
+    closed : bool
+        Whether a frame that states its size ends with the last of them.
     """
 
     def __init__(self) -> None:
         self.count = 0
         self.size = 0
+        self.closed = False
         self._places: list[tuple[int, npt.NDArray[np.int64]]] = []
 
     def place(self, chunks: ChunkTable, spans: SpanTable) -> None:
@@ -67,9 +68,15 @@ class Placing:
             If the blocks of a frame cannot have its size.
         """
         raw = chunks["raw_size"].astype(np.int64)
-        stated = spans[(spans["raw_size"] != UNKNOWN) & (spans["count"] > 0)]
+        stated = spans[spans["raw_size"] != UNKNOWN]
+        if stated["raw_size"][stated["count"] == 0].any():
+            raise IrregularError("a frame without blocks, whose header states a size")
+        stated = stated[stated["count"] > 0]
         if stated.size:
             self._fit(raw, chunks["exact"], stated)
+            self.closed = int(stated["first"][-1] + stated["count"][-1]) == self.count + raw.size
+        elif raw.size:
+            self.closed = False
         places = self.size + np.cumsum(raw) - raw
         self._places.append((self.count, places))
         self.count += raw.size
@@ -107,9 +114,12 @@ class Feed(ABC):
     ----------
     source : Source
         The file.
+    placing : Placing
+        What has given rows their places.
     """
 
     source: Source
+    placing: Placing
 
     @abstractmethod
     def ranges(self) -> Iterator[tuple[int, int]]:
@@ -146,7 +156,7 @@ class Feed(ABC):
     ) -> None:
         """Compare the decoded sizes of a range's rows with those that gave them their places.
 
-        Only the last row of a file may be shorter.
+        Only the last row of a file may be shorter, if its frame does not state its size.
 
         Raises
         ------
@@ -155,7 +165,8 @@ class Feed(ABC):
         """
         expected = rows["raw_size"].astype(np.int64)
         full = actual == expected
-        if not full[:-1].all() or not (full[-1] or complete):
+        open_end = complete and not self.placing.closed
+        if not full[:-1].all() or not (full[-1] or open_end):
             raise IrregularError("a block that is not full, before the last")
 
     def publish(self, offset: int, view: Bytes, release: Callable[[], None]) -> None:
@@ -285,7 +296,8 @@ class WalkedFeed(Feed):
         finally:
             self._resident.finish()
             with self._condition:
-                self._stopped = self._stopped or self._error is not None
+                # What follows the rows may be more than a reader can give one by one.
+                self._stopped = self._stopped or not self._done
                 self._condition.notify_all()
 
     def take(self, chunks: ChunkTable, spans: SpanTable, *, done: bool) -> None:

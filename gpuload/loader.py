@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpuload.container import Container, destination, warn
+from gpuload.errors import GpuloadError
 from gpuload.options import Options, Verify
 from gpuload.sources import Source, open_source
 from gpuload.watch import Watch
@@ -205,14 +206,15 @@ def _load_together(
 ) -> list[Array] | None:
     """Load files in shared windows; None if they do not suit."""
     paths = [os.fspath(each) for each in given if isinstance(each, str | os.PathLike)]
-    if len(paths) < max(2, len(given)) or any("://" in path for path in paths):
+    usual = all(isinstance(path, str) and "://" not in path for path in paths)
+    if not usual or len(paths) < max(2, len(given)):
         return None
     device_id = destination(options, None, device)
     if device_id is None:
         return None
     from gpuload import driver, overlapped_load
     from gpuload.destination import Destination
-    from gpuload.feeds import IrregularError
+    from gpuload.irregular import IrregularError
 
     with driver.on_device(device_id), suppress(IrregularError, OSError):
         to = Destination(device_id, None, stream)
@@ -231,6 +233,7 @@ class Load:
 
     def __init__(self, job: Job) -> None:
         self._job, self._watch = job, Watch()
+        job.resolve()
         self._array: Array | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="gpuload-load")
@@ -350,6 +353,13 @@ class Job:
         self._warnings: list[str] = []
         self.report: Report | None = None
 
+    def resolve(self) -> None:
+        """Find the device now: which one is current differs from thread to thread."""
+        if self._out is None:
+            with suppress(GpuloadError, ValueError):  # `run` raises it again
+                found = destination(self._options, None, self._device)
+                self._device = "cpu" if found is None else found
+
     def run(self, watch: Watch) -> Array:
         """Open the file, load it, and close it."""
         given = self._source
@@ -365,7 +375,7 @@ class Job:
         """Load while the file is being listed; None if that does not suit."""
         from gpuload import driver, overlapped_load
         from gpuload.destination import Destination
-        from gpuload.feeds import IrregularError
+        from gpuload.irregular import IrregularError
 
         with driver.on_device(device_id):
             to = Destination(device_id, self._out, self._stream)

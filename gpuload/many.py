@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuload.chunks import UNKNOWN
 from gpuload.containers import lz4, read_index
 from gpuload.containers.base import Index
 from gpuload.errors import GpuloadError
-from gpuload.feeds import Feed, IrregularError, Placing
+from gpuload.feeds import Feed, Placing
+from gpuload.irregular import IrregularError
 from gpuload.sources import BytesSource, Source
 
 if TYPE_CHECKING:
@@ -123,8 +125,10 @@ class ManyFeed(Feed):
         self._listed: dict[int, tuple[ChunkTable, SpanTable, list[int]]] = {}
         self._ranges = _join(files.edges, size)
         self._last = len(self._ranges) - 1
+        self.placing = Placing()
         self._end = 0
         self._ends: dict[int, npt.NDArray[np.bool_]] = {}
+        self._closed: dict[int, npt.NDArray[np.bool_]] = {}
         self._numbers: dict[int, Integers] = {}
         self._chunks: list[ChunkTable] = []
 
@@ -162,6 +166,10 @@ class ManyFeed(Feed):
         chunks = np.concatenate([chunks for chunks, _, _ in parts])
         spans = _joined_spans(parts)
         self._check(chunks)
+        stated = spans[(spans["raw_size"] != UNKNOWN) & (spans["count"] > 0)]
+        closed = np.zeros(chunks.size, np.bool_)
+        closed[(stated["first"] + stated["count"] - 1).astype(np.int64)] = True
+        self._closed[id(chunks)] = closed
         Placing().place(chunks, spans)
         self._place(number, chunks, first, counts)
         self._chunks.append(chunks)
@@ -178,6 +186,7 @@ class ManyFeed(Feed):
         rows = np.concatenate(([0], np.cumsum(counts)))
         begun, ended = edges[rows[:-1]], edges[rows[1:]]
         sizes = ended - begun
+        self._check_limits(first, sizes)
         room = -(-sizes // _ALIGNMENT) * _ALIGNMENT
         places = self._end + np.cumsum(room) - room
         self._end += int(room.sum())
@@ -189,11 +198,17 @@ class ManyFeed(Feed):
         self._ends[id(chunks)] = ends
         self._numbers[id(chunks)] = first + np.flatnonzero(counts > 0)
 
+    def _check_limits(self, first: int, sizes: Integers) -> None:
+        stored = np.diff(self.source.edges[first : first + sizes.size + 1]).tolist()
+        limits = [self._options.output_limit(size) for size in stored]
+        if (sizes > np.array(limits)).any():
+            raise IrregularError("a file that decodes to more than is allowed")
+
     def check_sizes(self, rows: ChunkTable, actual: Integers, *, complete: bool) -> None:
         """See `Feed.check_sizes`."""
         ends = self._ends.pop(id(rows))
         missing = rows["raw_size"].astype(np.int64) - actual
-        if missing[~ends].any():
+        if missing[~ends | self._closed.pop(id(rows))].any():
             raise IrregularError("a block that is not full, before the last")
         self.sizes[self._numbers.pop(id(rows))] -= missing[ends]
 

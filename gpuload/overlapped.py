@@ -27,12 +27,12 @@ from gpuload import driver
 from gpuload.engines.base import DeviceBatch
 from gpuload.engines.sums import check
 from gpuload.errors import GpuloadError
-from gpuload.feeds import DamagedError, IrregularError
+from gpuload.irregular import DamagedError, IrregularError
 from gpuload.lease import MARGIN, USES
-from gpuload.pipeline import check_limit
+from gpuload.memory import run_all
 from gpuload.report import Report, WindowStats, checksum_counts
 from gpuload.staging import Piece
-from gpuload.turns import StoppedError, join
+from gpuload.turns import StoppedError, interruptible, join
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Overlapped", "Target"]
 
+#: Seconds between looks at whether the load is to end, where nothing else happens.
+_INTERVAL = 0.1
 #: The number of the event that a load begins with; ranges have fewer.
 _CLOCK = 7
 
@@ -100,6 +102,11 @@ class _Range:
     def __post_init__(self) -> None:
         self.use = self.landing.begin()
         self.mark()
+
+    def is_done(self) -> bool:
+        """Return whether all that was submitted is done."""
+        with driver.calling("cuEventQuery", "a range of a file"):
+            return bool(self.events[-1].is_done)
 
     def mark(self) -> None:
         """Record when the work so far is done."""
@@ -154,13 +161,16 @@ class Overlapped:
         self.feed, self.stager, self.way, self.engine = feed, stager, way, engine
         self.target, self.held, self.options, self.stages = target, held, options, stages
         self.watch = watch
+        #: Most bytes that the target may be given.
+        self.limit = options.output_limit(feed.source.size)
         self.report = Report(engine=engine.name, threads=stager.threads)
         self._progress = _Progress()
         self._free = deque(held.landings)
         self._permits = threading.Semaphore(held.ring.slots)
         self._brought: deque[tuple[_Range, bool, Future[None]]] = deque()
         self._decoding: deque[_Range] = deque()
-        self._ended = False
+        self._ended = self._handed_out = False
+        self._local = threading.local()
         self._awaited: Future[None] = Future()
         self._awaited.set_result(None)
         self._before: _Range | None = None
@@ -188,9 +198,20 @@ class Overlapped:
         GpuloadError, OSError
             As reading does.
         """
+        work = partial(self._run, before)
+        if threading.current_thread() is threading.main_thread():
+            # Ctrl-C may come between any two steps there, with a lock held or memory not noted.
+            return interruptible(work, self.watch.cancel)
+        return work()
+
+    def _run(self, before: Event) -> Report:
+        with driver.on_device(self.held.device_id):
+            return self._run_here(before)
+
+    def _run_here(self, before: Event) -> Report:
         self.watch.reads(self.feed.source)
         self._start_clock(before)
-        pool = ThreadPoolExecutor(self.stager.threads, "gpuload-read", self._enter)
+        pool = ThreadPoolExecutor(self.stager.threads, "gpuload-read")
         try:
             self._conduct(pool)
             self._finish_report()
@@ -213,15 +234,15 @@ class Overlapped:
 
     def _drain(self) -> None:
         """Wait for all copies and let go of what they read."""
-        for landing in self.held.landings:
-            with driver.calling("cuStreamSynchronize", "the end of a load"):
-                landing.stream.sync()
-        self.stager.finish()
+        waits = [partial(_finish, landing) for landing in self.held.landings]
+        run_all([*waits, self.stager.finish])
 
     def _enter(self) -> None:
-        """Begin a reading thread, which submits copies."""
-        with driver.calling("cuCtxSetCurrent", "a reading thread"):
-            driver.device(self.held.device_id).set_current()
+        """Make the device current in a reading thread, once."""
+        if not hasattr(self._local, "entered"):
+            with driver.calling("cuCtxSetCurrent", "a reading thread"):
+                driver.device(self.held.device_id).set_current()
+            self._local.entered = True
 
     def _start_clock(self, before: Event) -> None:
         for landing in self.held.landings:
@@ -247,8 +268,13 @@ class Overlapped:
                     self._submit(landed)
             elif self._decoding:
                 self._settle(self._decoding.popleft())
-            else:
+            elif self._handed_out:
                 break
+            elif self._permits.acquire(timeout=_INTERVAL):
+                # Those who look at what has arrived have let go of a slot.
+                self._permits.release()
+        if not self._progress.complete:
+            raise IrregularError("the rows did not end with the file")
 
     def _pieces(self) -> Iterator[tuple[int, int, int, int, int]]:
         """Yield, for each piece, its range, where that starts and ends, and where it does."""
@@ -264,6 +290,7 @@ class Overlapped:
             following = next(pieces, None)
             if following is None:
                 self._permits.release()
+                self._handed_out = True
                 return
             number, start, end, offset, stop = following
             if offset == start:
@@ -286,7 +313,7 @@ class Overlapped:
 
     def _has_place(self) -> bool:
         """Return whether the next piece has somewhere to land; settle what is done meanwhile."""
-        while self._decoding and self._decoding[0].events[-1].is_done:
+        while self._decoding and self._decoding[0].is_done():
             self._settle(self._decoding.popleft())
         return self._current is not None or bool(self._free)
 
@@ -294,6 +321,7 @@ class Overlapped:
         self.watch.check()
         if self._ended:
             raise StoppedError
+        self._enter()
         slot = self.stager.bring(piece)
         if slot is None:
             self._permits.release()
@@ -349,7 +377,9 @@ class Overlapped:
         """Copy the end of a range to before the start of the next; return what it is done with."""
         following.carried = offset
         size = landed.end - offset
-        if not 0 < size <= MARGIN or offset < landed.start:
+        if size > MARGIN or offset < landed.start:
+            raise IrregularError("a chunk that lies in more than two ranges")
+        if size <= 0:
             return None
         to, of = following.landing, landed.landing
         if to is not of:
@@ -377,7 +407,8 @@ class Overlapped:
         if rows.size > 1 << 18:
             raise IrregularError
         end = int(rows["dst_offset"][-1] + rows["raw_size"][-1])
-        check_limit(self.feed.source, self.options, end)
+        if end > self.limit or int((rows["offset"] + rows["stored_size"]).max()) > landed.end:
+            raise IrregularError("more than is allowed, or than has arrived")
         self.target.reserve(end)
         landing = landed.landing
         self._fetch_start(landed, rows)
@@ -447,7 +478,8 @@ class Overlapped:
         if rows is None or self._base is None:
             return
         base, began = self._base
-        times = [began + (event - base) / 1e3 for event in landed.events]
+        with driver.calling("cuEventElapsedTime", "the stages of a load"):
+            times = [began + (event - base) / 1e3 for event in landed.events]
         raw = int(rows["raw_size"].sum())
         self.stages.add("copy", stored, *times[:2])
         for name, start, stop in zip(("decode", "verify"), times[2:], times[3:], strict=False):
@@ -482,3 +514,8 @@ class Overlapped:
         shape = self.held.shape
         report.peak_device = shape.on_device
         report.peak_host = shape.on_host + sum(each.host_bytes for each in self.held.landings)
+
+
+def _finish(landing: Landing) -> None:
+    with driver.calling("cuStreamSynchronize", "the end of a load"):
+        landing.stream.sync()

@@ -15,14 +15,15 @@ from gpuload.device_array import allocate
 from gpuload.engines.choice import HOST, NVCOMP, SM, choose, choose_for, scratch_limit
 from gpuload.engines.rates import Work
 from gpuload.engines.refusals import KERNELS
-from gpuload.feeds import DamagedError, IrregularError, ListedFeed, WalkedFeed
+from gpuload.errors import MemoryLimitError
+from gpuload.feeds import ListedFeed, WalkedFeed
+from gpuload.irregular import DamagedError, IrregularError
 from gpuload.kernels import compiler
 from gpuload.lease import Shape, lease
 from gpuload.many import JoinedFiles, ManyFeed
 from gpuload.memory import GrowingMemory
 from gpuload.options import ENGINES
 from gpuload.overlapped import Overlapped, Target
-from gpuload.pipeline import check_limit
 from gpuload.scanned import ScannedFeed
 from gpuload.sources import open_source
 from gpuload.stages import Stages
@@ -37,7 +38,7 @@ from gpuload.staging import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from cuda.core import Stream
+    from cuda.core import Buffer, Stream
 
     from gpuload.containers.base import Index
     from gpuload.containers.prospect import Prospect
@@ -84,7 +85,6 @@ def load_listed(
     load = _Load(index.source, ENGINES[engines[0]], options, to, watch, began)
     with lease(to.device_id, load.shape) as held:
         feed = ListedFeed(index, held.shape.landing_size)
-        check_limit(index.source, options, feed.placing.size)
         stager = load.stager(held)
         array, report = load.run(feed, stager, held, asset, feed.placing.size)
     report.passed_over = choice.passed_over
@@ -166,6 +166,8 @@ def load_files(
         raise IrregularError
     load = _Load(files, engine, replace(options, threads=_MANY_READERS), to, watch, began)
     load.way = "read"
+    # Each file has a limit of its own, which its rows are compared with.
+    load.limit = 1 << 62
     with lease(to.device_id, load.shape) as held:
         feed = ManyFeed(files, options, held.shape.landing_size, set(KERNELS))
         stager = load.stager(held, shown=True)
@@ -203,6 +205,8 @@ class _Load:
             raise IrregularError
         self.shape: Shape = shape
         self.way = choose_way(source, options)
+        #: Most bytes that the result may have.
+        self.limit = options.output_limit(source.size)
 
     def stager(self, held: Lease, *, shown: bool = False) -> Stager:
         """Return what brings the bytes, and shows them where they are read, if that is wanted."""
@@ -232,6 +236,7 @@ class _Load:
                 self.stages,
                 self.watch,
             )
+            load.limit = self.limit
             report = load.run(self.to.start(ordered))
             undo.pop_all()
         if self.to.out is not None and report.raw_size != target.size:
@@ -244,14 +249,22 @@ class _Load:
         if self.to.out is not None:
             return Target(*self.to.memory(asset)), self.to.out
         if size is not None:
-            check_limit(self.source, self.options, size)
-            buffer = allocate(size, self.to.device_id, ordered)
+            buffer = self._allocate(size, ordered)
             undo.callback(buffer.close)
             return Target(int(buffer.handle), size), buffer
         if not driver.capabilities(self.to.device_id).virtual_memory:
             raise IrregularError
         memory = GrowingMemory(self.to.device_id)
-        most = self.options.output_limit(self.source.size)
+        most = min(self.limit, driver.capabilities(self.to.device_id).total_memory)
         buffer = driver.shield(memory.allocate(most, stream=ordered))
         undo.callback(buffer.close)
         return Target(int(buffer.handle), 0, memory.grow), buffer
+
+    def _allocate(self, size: int, ordered: Stream) -> Buffer:
+        """Return memory for a result of a size that is a bound, or what a header says."""
+        if size > self.limit:
+            raise IrregularError("more than is allowed")
+        try:
+            return allocate(size, self.to.device_id, ordered)
+        except MemoryLimitError as error:
+            raise IrregularError(str(error)) from error

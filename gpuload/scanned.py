@@ -16,7 +16,8 @@ from gpuload.chunks import place
 from gpuload.containers.chains import chain_of
 from gpuload.engines.scan_plan import LARGEST_RANGE
 from gpuload.errors import FormatError, UnsupportedCodecError
-from gpuload.feeds import Feed, IrregularError, Placing
+from gpuload.feeds import Feed, Placing
+from gpuload.irregular import IrregularError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

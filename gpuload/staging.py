@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from gpuload import driver
 from gpuload.errors import GpuloadError
+from gpuload.irregular import IrregularError
 from gpuload.memory import run_all
 
 if TYPE_CHECKING:
@@ -268,9 +269,10 @@ class MappedStager(Stager):
                 self._let_go()
             try:
                 pinned = _Pinned(self._source, piece)
-            except (GpuloadError, OSError):
+            except (GpuloadError, OSError) as error:
                 self._explain(piece)
-                raise
+                # It can be read, but not pinned: not every file system and driver can.
+                raise IrregularError(str(error)) from error
             self._pinned.append(pinned)
             self.most = max(self.most, sum(each.size for each in list(self._pinned)))
         self.count(piece.size)

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import ThreadPoolExecutor
 
-__all__ = ["StoppedError", "Turns", "join"]
+__all__ = ["StoppedError", "Turns", "interruptible", "join"]
+
+T = TypeVar("T")
 
 #: Seconds between attempts to have others give up.
 _INTERVAL = 0.1
@@ -69,6 +71,40 @@ class Turns:
             self._gates.clear()
         for gate in gates:
             gate.release()
+
+
+def interruptible(work: Callable[[], T], cancel: Callable[[], object]) -> T:
+    """Do work in a thread of its own, and wait; Ctrl-C has it cancelled, and is raised at its end.
+
+    Parameters
+    ----------
+    work : callable
+        What to do.
+    cancel : callable
+        Makes `work` end soon.
+    """
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 (for who waits)
+            done.set_exception(error)
+
+    interrupt: KeyboardInterrupt | None = None
+    thread = threading.Thread(target=run, name="gpuload-load")
+    thread.start()
+    while True:
+        try:
+            wait([done])
+            thread.join()
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+            cancel()
+    if interrupt is not None:
+        raise interrupt
+    return done.result()
 
 
 def join(

@@ -13,7 +13,7 @@ import pytest
 from gpuload.containers import read_index
 from gpuload.engines import scan_plan
 from gpuload.engines.scan_plan import SCANS, ScanPlan
-from gpuload.feeds import IrregularError
+from gpuload.irregular import IrregularError
 from gpuload.options import Options
 from gpuload.scanned import ScannedFeed
 from gpuload.sources import BytesSource

@@ -14,7 +14,7 @@ from gpuload.containers.prospect import prospect
 from gpuload.destination import Destination
 from gpuload.engines.scans import DeviceScans
 from gpuload.errors import DriverError
-from gpuload.feeds import IrregularError
+from gpuload.irregular import IrregularError
 from gpuload.lease import Shape, lease
 from gpuload.memory import copy
 from gpuload.options import Options

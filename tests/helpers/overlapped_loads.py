@@ -14,7 +14,7 @@ import numpy as np
 import gpuload
 from gpuload import lease, loader, overlapped, overlapped_load
 from gpuload.errors import FormatWarning
-from gpuload.feeds import IrregularError
+from gpuload.irregular import IrregularError
 from gpuload.lease import Shape
 from gpuload.options import Options
 from gpuload.staging import MappedStager
