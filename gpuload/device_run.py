@@ -78,7 +78,8 @@ def run(
     DriverError
         If an engine was asked for by name that cannot decode this here, or a device fails.
     """
-    choice = choose(index.chunks, options, device_id)
+    fetched = not isinstance(sink, DeviceSink)
+    choice = choose(index.chunks, options, device_id, fetched=fetched)
     if (choice.engines != HOST).any():
         started = DeviceRun(
             index, sink, options, choice=choice, device_id=device_id, collect=collect

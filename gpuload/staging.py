@@ -267,15 +267,23 @@ class MappedStager(Stager):
         with self._stages.measure("read", piece.size):
             while len(self._pinned) >= self.threads:
                 self._let_go()
+            pinned = self._pin(piece)
             try:
-                pinned = _Pinned(self._source, piece)
-            except (GpuloadError, OSError) as error:
-                self._explain(piece)
-                # It can be read, but not pinned: not every file system and driver can.
-                raise IrregularError(str(error)) from error
+                pinned.copy(piece)
+            except BaseException:
+                pinned.close()
+                raise
             self._pinned.append(pinned)
             self.most = max(self.most, sum(each.size for each in list(self._pinned)))
         self.count(piece.size)
+
+    def _pin(self, piece: Piece) -> _Pinned:
+        try:
+            return _Pinned(self._source, piece)
+        except (GpuloadError, OSError) as error:
+            self._explain(piece)
+            # It can be read, but not pinned: not every file system and driver can.
+            raise IrregularError(str(error)) from error
 
     def _let_go(self) -> None:
         try:
@@ -299,26 +307,28 @@ class MappedStager(Stager):
 
 
 class _Pinned:
-    """Pages of a file, mapped, pinned, and being copied."""
+    """Pages of a file, mapped, pinned, and then copied."""
 
     def __init__(self, source: Source, piece: Piece) -> None:
         assert source.descriptor is not None
-        lead = piece.offset % mmap.PAGESIZE
-        self.size = -(-(piece.size + lead) // mmap.PAGESIZE) * mmap.PAGESIZE
-        self._address = _map(source.descriptor, piece.offset - lead, self.size)
+        self._lead = piece.offset % mmap.PAGESIZE
+        self.size = -(-(piece.size + self._lead) // mmap.PAGESIZE) * mmap.PAGESIZE
+        self._address = _map(source.descriptor, piece.offset - self._lead, self.size)
         self._registered = False
         self._done: Event | None = None
         try:
             driver.mem_host_register(self._address, self.size)
             self._registered = True
-            driver.memcpy_async(
-                piece.address, self._address + lead, piece.size, int(piece.stream.handle)
-            )
-            with driver.calling("cuEventRecord", "the last use of pages"):
-                self._done = driver.shield(piece.stream.record())
         except BaseException:
             self.close()
             raise
+
+    def copy(self, piece: Piece) -> None:
+        """Submit the copy of the piece."""
+        address, handle = self._address + self._lead, int(piece.stream.handle)
+        driver.memcpy_async(piece.address, address, piece.size, handle)
+        with driver.calling("cuEventRecord", "the last use of pages"):
+            self._done = driver.shield(piece.stream.record())
 
     def close(self) -> None:
         """Wait for the copy, and let go of the pages."""

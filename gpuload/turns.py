@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import Future, wait
+from concurrent.futures import wait
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from concurrent.futures import ThreadPoolExecutor
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 __all__ = ["StoppedError", "Turns", "interruptible", "join"]
 
@@ -83,28 +83,42 @@ def interruptible(work: Callable[[], T], cancel: Callable[[], object]) -> T:
     cancel : callable
         Makes `work` end soon.
     """
-    done: Future[T] = Future()
+    results: list[T] = []
+    errors: list[BaseException] = []
+    # Not by joining the thread, which an interrupted join takes for ended (before 3.13).
+    ended = threading.Event()
 
     def run() -> None:
         try:
-            done.set_result(work())
+            results.append(work())
         except BaseException as error:  # noqa: BLE001 (for who waits)
-            done.set_exception(error)
+            errors.append(error)
+        finally:
+            ended.set()
 
-    interrupt: KeyboardInterrupt | None = None
-    thread = threading.Thread(target=run, name="gpuload-load")
-    thread.start()
-    while True:
+    threading.Thread(target=run, name="gpuload-load").start()
+    interrupts: list[BaseException] = []
+    while not ended.is_set():
         try:
-            wait([done])
-            thread.join()
-            break
-        except KeyboardInterrupt as error:
-            interrupt = error
+            ended.wait()
+        except KeyboardInterrupt as interrupt:
+            interrupts.append(interrupt)
             cancel()
-    if interrupt is not None:
-        raise interrupt
-    return done.result()
+    return _outcome(results, [*interrupts[:1], *errors], interrupts, errors)
+
+
+def _outcome(results: list[T], raised: list[BaseException], *kept: list[BaseException]) -> T:
+    """Return a result, or raise the first error; errors hold frames, which must not hold them."""
+    for each in kept:
+        each.clear()
+    if not raised:
+        return results[0]
+    error = raised[0]
+    raised.clear()
+    try:
+        raise error
+    finally:
+        del error
 
 
 def join(

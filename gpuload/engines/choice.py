@@ -78,6 +78,7 @@ def choose(
     device_id: int | None,
     *,
     broken: Mapping[str, str] | None = None,
+    fetched: bool = False,
 ) -> Choice:
     """Return who decodes each row.
 
@@ -91,6 +92,8 @@ def choose(
         The device that may be used; None if there is none, or none is wanted.
     broken : dict of str to str, optional
         Engines that were found not to run, and why.
+    fetched : bool
+        Whether the decoded bytes are wanted on the host.
 
     Raises
     ------
@@ -99,7 +102,7 @@ def choose(
     UnsupportedCodecError
         If there are rows that nobody here can decode.
     """
-    choosing = _Choosing(chunks, options, device_id, dict(broken or {}))
+    choosing = _Choosing(chunks, options, device_id, dict(broken or {}), fetched=fetched)
     for engine in DEVICE_ENGINES:
         choosing.offer(engine)
     named = options.engine
@@ -226,8 +229,15 @@ class _Choosing:
     """Rows and the engines that have taken them so far."""
 
     def __init__(
-        self, chunks: ChunkTable, options: Options, device_id: int | None, broken: dict[str, str]
+        self,
+        chunks: ChunkTable,
+        options: Options,
+        device_id: int | None,
+        broken: dict[str, str],
+        *,
+        fetched: bool = False,
     ) -> None:
+        self.fetched = fetched
         self.chunks, self.options, self.device_id, self.broken = chunks, options, device_id, broken
         self.engines = np.full(chunks.size, HOST, np.uint8)
         self.passed_over: dict[str, str] = {}
@@ -289,7 +299,11 @@ class _Choosing:
     def slower(self, engine: str, work: Work) -> str:
         """Return why others load some rows sooner; empty if the engine is the fastest."""
         seconds = rates.device_seconds(engine, work)
-        host = rates.HOST_START + rates.host_seconds(work, self.options.thread_count)
+        host = rates.host_seconds(work, self.options.thread_count)
+        if self.fetched:
+            seconds += rates.START_FETCHING
+        else:
+            host += rates.HOST_START
         if host < seconds:
             few = rates.saturated_seconds(engine, work) < host
             return _too_slow(

@@ -51,6 +51,8 @@ __all__ = [
 LAUNCH = 100e-6
 #: Seconds of a load that a device decodes, beyond decoding, once there was one.
 START = 1.5e-3
+#: The same, where the bytes come back to the host: memory is made for each load.
+START_FETCHING = 15e-3
 #: Seconds that a load to a device takes beyond decoding if the host decodes: memory from which its
 #: bytes are copied is made for each.
 HOST_START = 8e-3

@@ -1,7 +1,8 @@
 """Files of the local system, and copies of its pipes.
 
-Local files are read with ``pread``, never mapped: a file that shrinks while it is read must give an
-error, and a page of a mapping that lost its file kills the process instead.
+The CPU reads local files with ``pread`` and never by a mapping: a file that shrinks while it is
+read must give an error, and touching a page that lost its file kills the process instead. (What
+`gpuload.staging` maps is pinned, and read by a device alone.)
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def test_chunks_that_are_too_long_go_to_the_host(cuda, device_with, verify):
 def test_files_that_are_too_long_go_elsewhere_whole(cuda, device_with, monkeypatch):
     device_with(decompress_max_length=65_535)
     for engine in ("host", "sm"):
-        for cost in ("LAUNCH", "START", "STAGED"):
+        for cost in ("LAUNCH", "START"):
             monkeypatch.setattr(rates, cost, 1 if engine == "host" else 0)
         found, report = loaded(compressed(TEXT, "lz4"))
         assert found == TEXT

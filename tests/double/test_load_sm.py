@@ -289,7 +289,7 @@ def test_neighbours_of_corrupt_chunks_keep_their_bytes(files, name):
 @pytest.fixture
 def quick_launches(monkeypatch):
     """Let launches be worth while for few chunks."""
-    for cost in ("LAUNCH", "START", "STAGED"):
+    for cost in ("LAUNCH", "START"):
         monkeypatch.setattr(rates, cost, 0)
     always = {codec: rates.Rate(1e15, 0.0) for codec in rates.DEVICE_RATES["sm"]}
     monkeypatch.setitem(rates.DEVICE_RATES, "sm", always)

@@ -374,7 +374,6 @@ def test_nvcomp_without_trust_takes_windows(fake_nvcomp, loads, file):
     assert loads.done == []
 
 
-@pytest.mark.xfail(strict=True, reason="what follows BGZF blocks is left out")
 @pytest.mark.parametrize("before", [bgzf(RAW)[: -len(BGZF_EOF)], bgzf_block(RAW[:500])])
 def test_a_plain_member_behind_bgzf(fake_nvcomp, loads, monkeypatch, file, before):
     find_rows(monkeypatch, "walked")
@@ -469,7 +468,6 @@ WRONG_SUMS = {
 }
 
 
-@pytest.mark.xfail(strict=True, reason="step by step nobody looks at the checksum that was wrong")
 @each_feed
 @pytest.mark.parametrize("name", WRONG_SUMS)
 def test_a_wrong_checksum_that_was_seen_is_an_error(loads, monkeypatch, file, name, feed):
@@ -482,9 +480,6 @@ def test_a_wrong_checksum_that_was_seen_is_an_error(loads, monkeypatch, file, na
     assert report.unverified == {"crc32c_masked": 11}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="a last block that is short is taken for the end, whatever the header says"
-)
 @each_feed
 def test_a_frame_that_is_shorter_than_it_says(loads, monkeypatch, file, feed):
     """The last block may be anything but full; the size that the header states is checked."""
@@ -499,16 +494,7 @@ def test_a_frame_that_is_shorter_than_it_says(loads, monkeypatch, file, feed):
     [
         ("listed", 1 << 40),
         *((feed, 900 << 20) for feed in FEEDS),
-        *(
-            pytest.param(
-                feed,
-                1 << 40,
-                marks=pytest.mark.xfail(
-                    strict=True, reason="what the header says counts before the blocks do"
-                ),
-            )
-            for feed in ("walked", "scanned")
-        ),
+        *(pytest.param(feed, 1 << 40) for feed in ("walked", "scanned")),
     ],
 )
 def test_a_frame_that_is_much_shorter_than_it_says(loads, monkeypatch, file, feed, size):
@@ -518,7 +504,6 @@ def test_a_frame_that_is_much_shorter_than_it_says(loads, monkeypatch, file, fee
     assert f"decodes to {len(RAW)} bytes, its header says {size}" in text
 
 
-@pytest.mark.xfail(strict=True, reason="a bound is taken for the size")
 @each_feed
 def test_as_much_output_as_is_allowed(loads, monkeypatch, file, feed):
     """Of a size that is not stated, only a bound is known before it is decoded."""
@@ -538,12 +523,7 @@ def test_as_much_output_as_is_allowed(loads, monkeypatch, file, feed):
     [
         "listed",
         "walked",
-        pytest.param(
-            "scanned",
-            marks=pytest.mark.xfail(
-                strict=True, reason="bytes behind the range are decoded, which are others"
-            ),
-        ),
+        pytest.param("scanned"),
     ],
 )
 def test_blocks_that_are_longer_than_ranges(monkeypatch, file, feed, way):
@@ -632,7 +612,6 @@ def refuse(*arguments):
     raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
 
 
-@pytest.mark.xfail(strict=True, reason="nobody reads what cannot be mapped")
 @each_feed
 def test_files_that_cannot_be_mapped(loads, monkeypatch, paths, feed):
     """Some file systems know no mapping."""
@@ -641,7 +620,6 @@ def test_files_that_cannot_be_mapped(loads, monkeypatch, paths, feed):
     assert outcome(paths["snappy"], feed, way="mapped")[0] == FILES["snappy"][1]
 
 
-@pytest.mark.xfail(strict=True, reason="nobody reads what cannot be pinned")
 @each_feed
 @pytest.mark.parametrize(("code", "after"), [(Code.INVALID_VALUE, 0), (Code.OUT_OF_MEMORY, 2)])
 def test_pages_that_cannot_be_pinned(cuda, loads, monkeypatch, paths, feed, code, after):
@@ -672,9 +650,6 @@ def test_threads_that_cannot_be_started(loads, monkeypatch, paths, feed, allowed
 # --- Hangs ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True, reason="the conductor ends when no slot is free, and waits for the walk for ever"
-)
 def test_a_walk_that_is_slower_than_reading():
     """The ring is full of what nobody has looked at yet, in the middle of a range."""
     script = """

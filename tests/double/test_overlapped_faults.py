@@ -104,14 +104,8 @@ ENTRY = {"cuCtxSetCurrent", "cuDeviceGetCount", "cuDevicePrimaryCtxRetain"}
     "group",
     [
         "others",
-        pytest.param(
-            "clock",
-            marks=pytest.mark.xfail(strict=True, reason="errors of cuda.core come out as they are"),
-        ),
-        pytest.param(
-            "entry",
-            marks=pytest.mark.xfail(strict=True, reason="a BrokenThreadPool comes out"),
-        ),
+        pytest.param("clock"),
+        pytest.param("entry"),
     ],
 )
 @each_way
@@ -140,10 +134,7 @@ def chosen(calls, group):
     "way",
     [
         "read",
-        pytest.param(
-            "mapped",
-            marks=pytest.mark.xfail(strict=True, reason="pages stay pinned"),
-        ),
+        pytest.param("mapped"),
     ],
 )
 @each_feed
@@ -248,7 +239,6 @@ def test_ctrl_c(cuda, keyboard, paths, monkeypatch, feed, offset):
     assert cuda.leaks() == []
 
 
-@pytest.mark.xfail(strict=True, reason="the second one ends the wait for the threads")
 def test_ctrl_c_twice_while_the_walk_waits_for_the_disk(tmp_path):
     """What the walk looks at must not be gone when it goes on."""
     script = """
@@ -259,7 +249,7 @@ def test_ctrl_c_twice_while_the_walk_waits_for_the_disk(tmp_path):
         from gpuload import lease
         from gpuload.device_array import close_pools
         from gpuload.overlapped import Overlapped
-from gpuload.sources import LocalFile
+        from gpuload.sources import LocalFile
         from tests.helpers.device_loads import compressed
         from tests.helpers.overlapped_loads import QUICK, find_rows, mixed, small_ranges
 

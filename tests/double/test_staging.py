@@ -14,6 +14,7 @@ import pytest
 
 from gpuload import driver, staging
 from gpuload.errors import DriverError, FormatError
+from gpuload.irregular import IrregularError
 from gpuload.memory import DecompressMemory, HostNumaMemory, StagingRing
 from gpuload.options import Options
 from gpuload.sources import BytesSource, LocalFile
@@ -225,7 +226,7 @@ def test_a_source_that_fails(make, address, stream, kind):
 def test_pages_that_cannot_be_pinned(cuda, make, address, stream):
     stager = make("mapped")
     cuda.fail_next("cuMemHostRegister", Code.INVALID_VALUE)
-    with pytest.raises(DriverError, match="cuMemHostRegister"):
+    with pytest.raises(IrregularError, match="cuMemHostRegister"):
         bring(stager, [(0, 9_000)], address, stream)
     assert "file" not in mappings()
     bring(stager, [(0, 9_000)], address, stream)
@@ -239,7 +240,7 @@ def test_files_that_cannot_be_mapped(make, address, stream, monkeypatch):
 
     stager = make("mapped")
     monkeypatch.setattr(staging, "_map", refuse)
-    with pytest.raises(OSError, match="no mapping"):
+    with pytest.raises(IrregularError, match="no mapping"):
         bring(stager, [(0, 9_000)], address, stream)
     stager.finish()
 
