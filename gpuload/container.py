@@ -145,7 +145,7 @@ class Container:
         on_device = bool((choice.engines != HOST).any())
         checksums = self._checksums()
         if on_device and self._options.verify == "auto":
-            checksums += " (not checked where the engine decodes; verify=True checks on the host)"
+            checksums += self._on_device()
         return [
             Explanation(
                 a.name, ", ".join(names), self._reason(choice), checksums, choice.passed_over
@@ -162,6 +162,15 @@ class Container:
         times = [f"{name} {time_text(seconds)}" for name, seconds in choice.seconds.items()]
         estimates = f"; about: {', '.join(times)}" if times else ""
         return f"{chunks} in batches{estimates}"
+
+    def _on_device(self) -> str:
+        """Return what is added to the checksums of a file that a device decodes."""
+        said = ""
+        if self.chunks["checksum_kind"].any():
+            said = " (those of single chunks are checked on the device)"
+        if self.spans["checksum_kind"].any():
+            said += " (those over several chunks are not checked; verify=True checks on the host)"
+        return said
 
     def _checksums(self) -> str:
         kinds = np.unique(self._index.checksum_kinds)

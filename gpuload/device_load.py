@@ -50,6 +50,7 @@ def load(
         options = replace(options, verify=bool(options.verify))
     except IrregularError:
         pass
+    watch.check()
     return _load_step_by_step(index, asset, options, to, watch)
 
 

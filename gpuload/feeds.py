@@ -275,7 +275,10 @@ class WalkedFeed(Feed):
 
     def start(self) -> None:
         """Start to list the file."""
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # the system starts no thread
+            raise IrregularError(str(error)) from error
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         """See `Feed.ranges`."""

@@ -18,7 +18,8 @@ from gpuload import driver
 from gpuload.engines.making import make_engine
 from gpuload.engines.scans import DeviceScans
 from gpuload.engines.sums import DeviceSums
-from gpuload.errors import GpuloadError
+from gpuload.errors import GpuloadError, MemoryLimitError
+from gpuload.irregular import IrregularError
 from gpuload.memory import StagingRing, device_memory, run_all, staging_memory
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def lease(device_id: int, shape: Shape) -> Iterator[Lease]:
         How much of everything.
     """
     driver.claim()
-    held = _find(device_id, shape) or Lease(device_id, shape)
+    held = _find(device_id, shape) or _make(device_id, shape)
     try:
         yield held
     except BaseException:
@@ -240,6 +241,19 @@ def lease(device_id: int, shape: Shape) -> Iterator[Lease]:
             held.close()
         raise
     _keep(held)
+
+
+def _make(device_id: int, shape: Shape) -> Lease:
+    """Return a new set; irregular if there is no memory for it."""
+    try:
+        return Lease(device_id, shape)
+    except MemoryLimitError:
+        release()
+    try:
+        return Lease(device_id, shape)
+    except MemoryLimitError as error:
+        # Step by step less will do.
+        raise IrregularError(str(error)) from error
 
 
 def _find(device_id: int, shape: Shape) -> Lease | None:
@@ -256,7 +270,9 @@ def _keep(held: Lease) -> None:
         _idle.append(held)
         surplus = _idle[:-_KEPT]
         del _idle[:-_KEPT]
-    run_all(each.close for each in surplus)
+    with suppress(GpuloadError):
+        # The load that gives its own back has succeeded, whatever happened to another.
+        run_all(each.close for each in surplus)
 
 
 def release() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -243,7 +244,8 @@ class Load:
         try:
             self._array = self._job.run(self._watch)
         except BaseException as error:  # noqa: BLE001 (for who asks for the result)
-            self._error = error
+            # What a read that was told to give up says is no news.
+            self._error = _cancelled() if self._watch.cancelled else error
         finally:
             self._watch.end()
 
@@ -364,6 +366,7 @@ class Job:
         """Open the file, load it, and close it."""
         given = self._source
         source = given if isinstance(given, Source) else open_source(given)
+        watch.reads(source)
         with source:
             device_id = destination(self._options, self._out, self._device)
             array = None
@@ -382,6 +385,7 @@ class Job:
             try:
                 loaded = overlapped_load.load_unlisted(source, self._options, to, watch)
             except IrregularError:
+                watch.check()
                 return None
         array, self.report, index = loaded
         self._warnings = index.warnings
@@ -398,3 +402,7 @@ class Job:
     def warn(self, *, stacklevel: int) -> None:
         """Warn of deviations from the format, and of chunks that were skipped."""
         warn(self._warnings, self.report, stacklevel=stacklevel + 1)
+
+
+def _cancelled() -> CancelledError:
+    return CancelledError("the load was cancelled")

@@ -3,8 +3,8 @@
 Readers bring pieces of the file to landing places on the device, each of which has a stream. When
 the last piece of a place has been submitted, and the rows in it are known, they are decoded where
 they belong and their checksums are computed, all in the order of that stream. One thread, the
-conductor, hands out pieces, submits and settles; it waits for the device only when no place is
-free, and at the end.
+conductor, hands out pieces, submits and settles; it waits for the device where the device lists the
+file, when too much is unsettled, and at the end.
 
 This is the way of loads in which everything goes well. One in which something is found that asks
 for more (a chunk that does not decode, blocks that are not full, memory that cannot be pinned)
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Overlapped", "Target"]
 
+#: Rows of a range, at most: each takes some hundred bytes of pinned memory.
+_ROWS = 1 << 18
 #: Seconds between looks at whether the load is to end, where nothing else happens.
 _INTERVAL = 0.1
 #: The number of the event that a load begins with; ranges have fewer.
@@ -180,6 +182,7 @@ class Overlapped:
         #: A range whose end the next one needs, and from where on, until that has a place.
         self._uncarried: tuple[_Range, int] | None = None
         self._base: tuple[Event, float] | None = None
+        self._start: Event | None = None
 
     def run(self, before: Event) -> Report:
         """Load everything; the report lacks what only the index says.
@@ -245,13 +248,11 @@ class Overlapped:
             self._local.entered = True
 
     def _start_clock(self, before: Event) -> None:
-        for landing in self.held.landings:
-            with driver.calling("cuStreamWaitEvent", "the start of a load"):
-                landing.stream.wait(before)
         event = self.held.landings[0].mark(0, _CLOCK)
         with driver.calling("cuEventSynchronize", "the start of a load"):
             event.sync()
         self._base = event, self.stages.now()
+        self._start = before
 
     # --- The conductor ----------------------------------------------------------------------------
 
@@ -307,9 +308,15 @@ class Overlapped:
             assert landed is not None
             address = landed.landing.address + offset - start
             piece = Piece(offset, stop - offset, address, landed.landing.stream)
-            self._brought.append((landed, stop == end, pool.submit(self._bring, piece)))
+            self._brought.append((landed, stop == end, self._submit_piece(pool, piece)))
             if stop == end:
                 self._current = None
+
+    def _submit_piece(self, pool: ThreadPoolExecutor, piece: Piece) -> Future[None]:
+        try:
+            return pool.submit(self._bring, piece)
+        except RuntimeError as error:  # the system starts no thread
+            raise IrregularError(str(error)) from error
 
     def _has_place(self) -> bool:
         """Return whether the next piece has somewhere to land; settle what is done meanwhile."""
@@ -340,8 +347,8 @@ class Overlapped:
     def _arrive(self, landed: _Range) -> None:
         """Take note that all copies of a range are submitted."""
         landing = landed.landing
-        self.feed.arrived(landed.number, landing.address, landing.stream)
         landed.mark()
+        self.feed.arrived(landed.number, landing.address, landing.stream)
 
     def _submit(self, landed: _Range) -> None:
         """Submit the rows of a range whose copies are submitted."""
@@ -404,8 +411,9 @@ class Overlapped:
             return driver.shield(first.stream.record())
 
     def _decode(self, landed: _Range, rows: ChunkTable) -> None:
-        if rows.size > 1 << 18:
-            raise IrregularError
+        refused = self.engine.refusals(rows).values()
+        if rows.size > _ROWS or any(mask.any() for mask in refused):
+            raise IrregularError("rows that the engine cannot take, or too many of them")
         end = int(rows["dst_offset"][-1] + rows["raw_size"][-1])
         if end > self.limit or int((rows["offset"] + rows["stored_size"]).max()) > landed.end:
             raise IrregularError("more than is allowed, or than has arrived")
@@ -416,6 +424,9 @@ class Overlapped:
         dst = rows["dst_offset"].astype(np.int64) + self.target.address
         actual = landing.actual(landed.use, rows.size)
         batch = DeviceBatch(rows, src, dst, actual, landing.stream)
+        if self._start is not None:
+            # Reading need not wait for what the target still waits for.
+            self._wait(landing, self._start)
         landed.mark()
         landed.batch = self.engine.submit(batch)
         landed.mark()

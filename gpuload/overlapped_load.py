@@ -19,7 +19,7 @@ from gpuload.errors import MemoryLimitError
 from gpuload.feeds import ListedFeed, WalkedFeed
 from gpuload.irregular import DamagedError, IrregularError
 from gpuload.kernels import compiler
-from gpuload.lease import Shape, lease
+from gpuload.lease import Shape, lease, release
 from gpuload.many import JoinedFiles, ManyFeed
 from gpuload.memory import GrowingMemory
 from gpuload.options import ENGINES
@@ -114,6 +114,7 @@ def load_unlisted(
     except DamagedError:
         raise
     except IrregularError:
+        watch.check()
         load.stages = Stages()
         return _load_walked(load, promise)
 
@@ -201,7 +202,7 @@ class _Load:
         self.direct = number in (SM, NVCOMP)
         slots = _SLOTS * reading_threads(options)
         shape = Shape.within(options.memory_limit, slots)
-        if shape is None or (options.on_error == "skip"):
+        if shape is None or options.on_error == "skip":
             raise IrregularError
         self.shape: Shape = shape
         self.way = choose_way(source, options)
@@ -222,7 +223,9 @@ class _Load:
         ordered = self.to.ordered()
         with ExitStack() as undo:
             target, owner = self._target(asset, size, ordered, undo)
-            if not self.direct and not driver.is_hw_decompress_capable(target.address):
+            # Memory that grows is capable, which the driver knows once there is some.
+            capable = not target.size or driver.is_hw_decompress_capable(target.address)
+            if not self.direct and not capable:
                 raise IrregularError
             engine = held.engine(self.engine, scratch_limit(self.options))
             load = Overlapped(
@@ -267,4 +270,5 @@ class _Load:
         try:
             return allocate(size, self.to.device_id, ordered)
         except MemoryLimitError as error:
+            release()
             raise IrregularError(str(error)) from error

@@ -96,29 +96,35 @@ def interruptible(work: Callable[[], T], cancel: Callable[[], object]) -> T:
         finally:
             ended.set()
 
-    threading.Thread(target=run, name="gpuload-load").start()
+    thread = threading.Thread(target=run, name="gpuload-load")
     interrupts: list[BaseException] = []
     while not ended.is_set():
         try:
+            if interrupts:
+                cancel()
+            if thread.ident is None:
+                _start(thread, run)
             ended.wait()
         except KeyboardInterrupt as interrupt:
             interrupts.append(interrupt)
-            cancel()
-    return _outcome(results, [*interrupts[:1], *errors], interrupts, errors)
-
-
-def _outcome(results: list[T], raised: list[BaseException], *kept: list[BaseException]) -> T:
-    """Return a result, or raise the first error; errors hold frames, which must not hold them."""
-    for each in kept:
-        each.clear()
-    if not raised:
+    error = next(iter([*interrupts, *errors]), None)
+    # Errors hold frames, which must not hold the errors.
+    interrupts.clear()
+    errors.clear()
+    if error is None:
         return results[0]
-    error = raised[0]
-    raised.clear()
     try:
         raise error
     finally:
         del error
+
+
+def _start(thread: threading.Thread, work: Callable[[], None]) -> None:
+    """Start a thread; without one, work here."""
+    try:
+        thread.start()
+    except RuntimeError:
+        work()
 
 
 def join(
