@@ -26,7 +26,9 @@ from gpuload.engines.base import DeviceBatch, HostBatch, Outcome
 from gpuload.engines.choice import HARDWARE, HOST, NVCOMP, SM, choose, scratch_limit
 from gpuload.engines.hardware import NOT_SUPPORTED
 from gpuload.engines.making import make_engine
+from gpuload.engines.sums import DeviceSums, check
 from gpuload.errors import EngineUnavailableError, GpuloadError
+from gpuload.kernels import compiler
 from gpuload.memory import copy, run_all
 from gpuload.options import ENGINES
 from gpuload.pipeline import WINDOW, Run
@@ -120,6 +122,7 @@ class DeviceRun(Run):
         self.local = threading.local()
         self.workspaces: list[Workspace] = []
         self.decoders: dict[int, Engine[DeviceBatch]] = {}
+        self.sums: DeviceSums | None = None
         self.target = sink if isinstance(sink, DeviceSink) else None
         #: Whether the host needs the bytes that the device decodes.
         self.fetched = self.target is None or options.verify is True
@@ -219,6 +222,8 @@ class DeviceRun(Run):
         with driver.on_device(self.device_id):
             # An engine waits for what it has submitted, which is in the workspaces' memory.
             closing = [engine.close for engine in self.decoders.values()]
+            if self.sums is not None:
+                closing.append(self.sums.close)
             run_all([*closing, *(workspace.close for workspace in self.workspaces)])
 
     def _finished(self, seconds: float) -> Report:
@@ -283,18 +288,41 @@ class DeviceRun(Run):
         source = work.source(stored.size, engine)
         submitted = DeviceBatch(rows, src + source, dst + base, work.actual, work.stream)
         outcome = self._engine(engine).submit(submitted).wait()
+        done = np.zeros(rows.size, np.bool_)
         if not outcome.code:
             self.used.add(engine)
+            done = self._check_sums(submitted, outcome, engine)
         batch = HostBatch(rows, src, dst, stored, _NO_BYTES)
         if engine == SM:
-            self._settle_bounded(number, window, batch, outcome, base)
+            self._settle_bounded(number, window, batch, outcome, base, done)
         elif outcome.code == NOT_SUPPORTED:
             self._pass_on(number, window, next(iter(outcome.reasons.values())))
         else:
-            self._settle_fenced(number, window, batch, outcome, base)
+            self._settle_fenced(number, window, batch, outcome, base, done)
+
+    def _check_sums(
+        self, batch: DeviceBatch, outcome: Outcome, engine: int
+    ) -> npt.NDArray[np.bool_]:
+        """Have the device compare the checksums of chunks; return of which rows it could."""
+        if self.fetched or not self.options.verify or compiler.refusal(self.device_id):
+            return np.zeros(batch.rows.size, np.bool_)
+        with self.lock:
+            if self.sums is None:
+                self.sums = DeviceSums(self.device_id)
+        written = batch.actual if engine == SM else None
+        computing = self.sums.submit(batch.rows, batch.src, batch.dst, written, batch.stream)
+        computed, done = computing.wait()
+        check(batch.rows, computed, done, outcome)
+        return done
 
     def _settle_bounded(
-        self, number: int, window: Window, batch: HostBatch, outcome: Outcome, base: int
+        self,
+        number: int,
+        window: Window,
+        batch: HostBatch,
+        outcome: Outcome,
+        base: int,
+        done: npt.NDArray[np.bool_],
     ) -> None:
         """Deliver a window of which every row that did not fail is right."""
         if self.fetched:
@@ -305,7 +333,7 @@ class DeviceRun(Run):
         elif outcome.reasons:
             self._mend(number, window, batch, outcome, base)
         else:
-            self._commit_on_device(number, window, batch, outcome, base)
+            self._commit_on_device(number, window, batch, outcome, base, done)
 
     def _mend(
         self, number: int, window: Window, batch: HostBatch, outcome: Outcome, base: int
@@ -335,7 +363,13 @@ class DeviceRun(Run):
             fencing.retry(self.host, batch, outcome)
 
     def _settle_fenced(
-        self, number: int, window: Window, batch: HostBatch, outcome: Outcome, base: int
+        self,
+        number: int,
+        window: Window,
+        batch: HostBatch,
+        outcome: Outcome,
+        base: int,
+        done: npt.NDArray[np.bool_],
     ) -> None:
         """Deliver a window that holds nothing but damage if one row of it failed."""
         batch = replace(batch, out=self._workspace().fetched(window.raw_size))
@@ -349,7 +383,7 @@ class DeviceRun(Run):
             if outcome.reasons and retried:
                 outcome = self.host.decode(batch)
         else:
-            self._commit_on_device(number, window, batch, outcome, base)
+            self._commit_on_device(number, window, batch, outcome, base, done)
             return
         self._commit(number, window, batch, outcome, in_place=False)
 
@@ -368,7 +402,13 @@ class DeviceRun(Run):
         self._batch(number, window)
 
     def _commit_on_device(
-        self, number: int, window: Window, batch: HostBatch, outcome: Outcome, base: int
+        self,
+        number: int,
+        window: Window,
+        batch: HostBatch,
+        outcome: Outcome,
+        base: int,
+        done: npt.NDArray[np.bool_],
     ) -> None:
         """Deliver a window whose bytes are on the device and stay there."""
         assert self.target is not None
@@ -377,7 +417,9 @@ class DeviceRun(Run):
             # Of bytes on the device only the number is known here.
             unseen = np.broadcast_to(np.zeros(1, np.uint8), size)
             self.spans.feed_rows(window.first, outcome.actual, unseen)
-            self.unverified.update(batch.rows["checksum_kind"].tolist())
+            kinds = batch.rows["checksum_kind"]
+            self.verified.update(kinds[done].tolist())
+            self.unverified.update(kinds[~done].tolist())
             offset = self._advance(size)
             self.stored_position = window.end
         if base != self._workspace().window:

@@ -174,6 +174,7 @@ def test_ready_is_an_event(loads, monkeypatch, path):
     assert bytes(load.result(TIMEOUT)) == RAW
     assert seen
     assert all(isinstance(event, Event) for event in seen)
+    seen.clear()
 
 
 # --- What fails -----------------------------------------------------------------------------------
