@@ -29,6 +29,8 @@ from gpuload.driver.pools import (
     pool_keep,
 )
 from gpuload.driver.transfers import (
+    mem_alloc_host,
+    mem_free_host,
     mem_host_register,
     mem_host_unregister,
     memcpy_async,
@@ -62,8 +64,10 @@ __all__ = [
     "is_hw_decompress_capable",
     "mem_address_free",
     "mem_address_reserve",
+    "mem_alloc_host",
     "mem_batch_decompress_async",
     "mem_create",
+    "mem_free_host",
     "mem_granularity",
     "mem_host_register",
     "mem_host_unregister",

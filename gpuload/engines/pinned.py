@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from gpuload import driver
 from gpuload.engines.base import DeviceBatch, Engine, Outcome, Submission
-from gpuload.memory import host_view, run_all
+from gpuload.memory import PinnedMemory, host_view, run_all
 from gpuload.memory.undo import Undo
 
 if TYPE_CHECKING:
@@ -64,6 +64,7 @@ class _PinnedBlocks:
     def __init__(self, device_id: int) -> None:
         self._device_id = device_id
         self._lock = threading.Lock()
+        self._memory = PinnedMemory(device_id)
         self._free: dict[int, list[PinnedBlock]] = {}
 
     def take(self, size: int) -> PinnedBlock:
@@ -76,15 +77,12 @@ class _PinnedBlocks:
         return self._make(rounded)
 
     def _make(self, size: int) -> PinnedBlock:
-        from cuda.core import LegacyPinnedMemoryResource
-
         device = driver.device(self._device_id)
         with driver.calling("cuEventCreate", "the end of a batch"):
             event = driver.shield(device.create_event())
         with Undo() as undo:
             undo.add(event.close)
-            with driver.calling("cuMemAllocHost", f"{size} bytes of pinned memory"):
-                buffer = driver.shield(LegacyPinnedMemoryResource().allocate(size))
+            buffer = self._memory.allocate(size, stream=device.default_stream)
         return PinnedBlock(buffer, event)
 
     def give_back(self, block: PinnedBlock) -> None:
@@ -98,7 +96,7 @@ class _PinnedBlocks:
             blocks = [block for free in self._free.values() for block in free]
             self._free.clear()
         if not driver.forked():
-            run_all(block.close for block in blocks)
+            run_all([*(block.close for block in blocks), self._memory.close])
 
 
 class PinnedWork:

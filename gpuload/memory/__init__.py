@@ -8,6 +8,7 @@ from gpuload import driver
 from gpuload.memory.copies import copy
 from gpuload.memory.growing import GrowingMemory
 from gpuload.memory.mapped import DecompressMemory, HostNumaMemory, host_view
+from gpuload.memory.pinned import PinnedMemory
 from gpuload.memory.places import device_memory, staging_memory
 from gpuload.memory.pool import DecompressPool
 from gpuload.memory.ring import Slot, StagingRing
@@ -18,6 +19,7 @@ __all__ = [
     "DecompressPool",
     "GrowingMemory",
     "HostNumaMemory",
+    "PinnedMemory",
     "Slot",
     "StagingRing",
     "copy",

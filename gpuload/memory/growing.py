@@ -79,8 +79,8 @@ class GrowingMemory(OwnMemory):
         start = self._address + self.size
         with driver.on_device(self._device_id):
             map_memory(start, more, self._location, [self._location])
-        self._parts.append((start, more))
-        self.size += more
+            self._parts.append((start, more))
+            self.size += more
 
     def _take(self, size: int, stream: Stream) -> tuple[int, int]:
         if self._address:

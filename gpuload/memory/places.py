@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from gpuload import driver
 from gpuload.memory.mapped import DecompressMemory, HostNumaMemory
+from gpuload.memory.pinned import PinnedMemory
 from gpuload.memory.pool import DecompressPool
 
 if TYPE_CHECKING:
@@ -28,9 +29,7 @@ def staging_memory(device_id: int, undo: ExitStack) -> MemoryResource:
     """
     if driver.capabilities(device_id).host_numa_memory:
         return undo.enter_context(HostNumaMemory(device_id))
-    from cuda.core import LegacyPinnedMemoryResource
-
-    return LegacyPinnedMemoryResource()
+    return undo.enter_context(PinnedMemory(device_id))
 
 
 def device_memory(device_id: int, undo: ExitStack, *, guard: int = 0) -> MemoryResource:

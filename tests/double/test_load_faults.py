@@ -52,6 +52,7 @@ GIVING_BACK = {
     "cuEventDestroy",
     "cuMemAddressFree",
     "cuMemFreeAsync",
+    "cuMemFreeHost",
     "cuMemPoolDestroy",
     "cuMemRelease",
     "cuMemUnmap",
