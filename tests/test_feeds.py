@@ -11,7 +11,8 @@ import pytest
 from gpuload.chunks import SPAN_DTYPE, UNKNOWN, Codec, make_spans, make_table
 from gpuload.containers import read_index
 from gpuload.containers.base import Index
-from gpuload.irregular import IrregularError, ListedFeed, Placing, WalkedFeed
+from gpuload.feeds import ListedFeed, Placing, WalkedFeed
+from gpuload.irregular import IrregularError
 from gpuload.options import Options
 from gpuload.sources import BytesSource
 from gpuload.stages import Stages

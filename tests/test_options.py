@@ -25,13 +25,14 @@ def test_defaults():
         engine="auto",
         verify="auto",
         threads=None,
-        memory_limit=256 << 20,
+        memory_limit=384 << 20,
         max_output=None,
         window_limit=128 << 20,
         dictionary=None,
         strict=False,
+        way="auto",
     )
-    assert (DEFAULT_MEMORY_LIMIT, DEFAULT_WINDOW_LIMIT) == (256 << 20, 128 << 20)
+    assert (DEFAULT_MEMORY_LIMIT, DEFAULT_WINDOW_LIMIT) == (384 << 20, 128 << 20)
 
 
 def test_is_frozen():

@@ -19,7 +19,7 @@ host
     16 cores of an AMD EPYC, Python sources, on 1 to 16 threads
     (tests/benchmarks/results/2026-11-30-h200.txt); RAW and GZIP are estimates.
 start
-    Whole loads to that GPU of 64 KiB to 64 MiB (tests/benchmarks/results).
+    Whole loads to that GPU of 64 KiB to 4 GiB (tests/benchmarks/results).
 process, fetching
     Whole processes of ``gpuload decompress`` of 4 GiB of LZ4 to /dev/null on that machine
     (tests/benchmarks/results).
@@ -50,7 +50,10 @@ __all__ = [
 #: Seconds of a launch and of waiting for it, whatever is launched.
 LAUNCH = 100e-6
 #: Seconds of a load that a device decodes, beyond decoding, once there was one.
-START = 1.5e-3
+START = 2e-3
+#: Stored bytes until all stages of a load overlap, and bytes a second that are brought until then
+#: and from then on.
+RAMP, RAMPING, BRINGING = 100 << 20, 10e9, 30e9
 #: The same, where the bytes come back to the host: memory is made for each load.
 START_FETCHING = 15e-3
 #: Seconds that a load to a device takes beyond decoding if the host decodes: memory from which its
@@ -165,7 +168,8 @@ def device_seconds(engine: str, work: Work) -> float:
     """Return about how long an engine takes to load chunks to its device."""
     rate = DEVICE_RATES[engine][work.codec]
     alone = work.largest * rate.seconds_per_byte
-    return START + LAUNCH + alone + saturated_seconds(engine, work)
+    bringing = min(work.stored, RAMP) / RAMPING + max(0, work.stored - RAMP) / BRINGING
+    return START + LAUNCH + alone + max(bringing, work.raw / rate.bytes_per_second)
 
 
 def fetching_seconds(engine: str, work: Work) -> float:

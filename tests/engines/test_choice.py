@@ -13,7 +13,7 @@ import pytest
 from gpuload import driver
 from gpuload.chunks import Codec, make_table
 from gpuload.driver import Capabilities
-from gpuload.engines import nvcomp_library
+from gpuload.engines import nvcomp_library, rates
 from gpuload.engines.choice import HARDWARE, HOST, NVCOMP, SM, choose, unavailable
 from gpuload.engines.refusals import hardware_refusals, sm_refusals
 from gpuload.errors import DriverError, EngineUnavailableError, UnsupportedCodecError
@@ -37,6 +37,13 @@ ENGINE = Capabilities(
     multiprocessors=148,
 )
 DRIVER_CODECS = {Codec.DEFLATE: 1, Codec.SNAPPY: 2, Codec.LZ4: 4}
+
+
+@pytest.fixture(autouse=True)
+def costs(monkeypatch):
+    """Have a start on a device cost more than one on the host, so that few chunks go to the host."""
+    monkeypatch.setattr(rates, "START", 6e-3)
+    monkeypatch.setattr(rates, "HOST_START", 0.0)
 
 
 @pytest.fixture
