@@ -41,7 +41,7 @@ DRIVER_CODECS = {Codec.DEFLATE: 1, Codec.SNAPPY: 2, Codec.LZ4: 4}
 
 @pytest.fixture(autouse=True)
 def costs(monkeypatch):
-    """Have a start on a device cost more than one on the host, so that few chunks go to the host."""
+    """Have a start on a device cost more than one on the host: few chunks go there."""
     monkeypatch.setattr(rates, "START", 6e-3)
     monkeypatch.setattr(rates, "HOST_START", 0.0)
 

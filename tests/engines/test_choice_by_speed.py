@@ -69,7 +69,7 @@ def names(table, **options):
 
 @pytest.mark.parametrize("codec", [Codec.LZ4, Codec.SNAPPY])
 @pytest.mark.parametrize(
-    ("count", "engine"), [(1, "host"), (3, "host"), (256, "host"), (4096, "sm"), (100_000, "sm")]
+    ("count", "engine"), [(1, "host"), (3, "host"), (64, "host"), (4096, "sm"), (100_000, "sm")]
 )
 def test_few_chunks_are_the_hosts(codec, count, engine):
     assert names(rows(count, codec=codec)) == [engine]
@@ -179,8 +179,13 @@ def test_every_codec_that_an_engine_takes_has_a_rate():
 
 @pytest.mark.parametrize(
     ("kib", "seconds", "host"),
-    [(64, 2.1e-3, 10.4e-3), (1024, 2.5e-3, 12.6e-3), (8 << 10, 3.8e-3, 19.7e-3)]
-    + [(64 << 10, 7.7e-3, 67e-3), (4 << 20, 70e-3, 2.67)],
+    [
+        (64, 2.1e-3, 10.4e-3),
+        (1024, 2.5e-3, 12.6e-3),
+        (8 << 10, 3.8e-3, 19.7e-3),
+        (64 << 10, 7.7e-3, 67e-3),
+        (4 << 20, 70e-3, 2.67),
+    ],
 )
 def test_rates_agree_with_what_was_measured(monkeypatch, kib, seconds, host):
     """Whole loads of LZ4 to an H200, after the first."""
