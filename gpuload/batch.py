@@ -90,13 +90,15 @@ def build(
 
 def largest_first(sizes: npt.NDArray[np.uint64]) -> npt.NDArray[np.intp]:
     """Return a stable order of descending sizes."""
-    if sizes.size and sizes.min() == sizes.max():
+    keys = sizes.max(initial=0) - sizes
+    most = int(keys.max(initial=0))
+    if not most:
         return np.arange(sizes.size)
-    largest, number_bits = int(sizes.max(initial=0)), sizes.size.bit_length()
-    if largest.bit_length() + number_bits > 64:
-        return np.argsort(largest - sizes, kind="stable")
-    # Sorting keys that end in their own number is several times faster than a stable argsort.
-    keys = (np.uint64(largest) - sizes) << np.uint64(number_bits)
-    keys |= np.arange(sizes.size, dtype=np.uint64)
-    keys.sort()
-    return (keys & np.uint64((1 << number_bits) - 1)).astype(np.intp)
+    if most >> 32:
+        return np.argsort(keys, kind="stable")
+    # NumPy sorts 16-bit keys digit by digit, five times as fast as wider ones.
+    order = np.argsort(keys.astype(np.uint16), kind="stable")
+    if not most >> 16:
+        return order
+    higher = (keys >> np.uint64(16)).astype(np.uint16)[order]
+    return order[np.argsort(higher, kind="stable")]

@@ -268,6 +268,9 @@ class Overlapped:
                     self._arrive(landed)
                     self._submit(landed)
             elif self._decoding:
+                if self._handed_out:
+                    # What it takes is done while the device decodes.
+                    self.feed.index()
                 self._settle(self._decoding.popleft())
             elif self._handed_out:
                 break

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gpuload.chunks import place
+from gpuload.chunks import make_spans, place
 from gpuload.containers.chains import chain_of
 from gpuload.engines.scan_plan import LARGEST_RANGE
 from gpuload.errors import FormatError, UnsupportedCodecError
@@ -83,7 +83,12 @@ class ScannedFeed(Feed):
         self._follower = _Follower(_regular(source, options))
         self._submitted: dict[int, _Submission] = {}
         self._listed: list[ChunkTable] = []
+        #: Their sizes as the reader has them: `Placing` changes them.
+        self._sizes: list[npt.NDArray[np.uint64]] = []
         self._left = max(1 << 12, options.memory_limit // _BYTES_A_ROW)
+        self._count = 0
+        self._spans = make_spans([])
+        self._complete = False
         self._index: Index | None = None
 
     def ranges(self) -> Iterator[tuple[int, int]]:
@@ -133,24 +138,33 @@ class ScannedFeed(Feed):
         self._left -= chunks.size
         if self._left < 0:
             raise IrregularError("more rows than memory_limit has room for")
-        self._listed.append(chunks.copy())
+        self._listed.append(chunks)
+        self._sizes.append(chunks["raw_size"].copy())
+        self._count += chunks.size
         follower = self._follower
-        count = sum(each.size for each in self._listed)
-        if last and not count:
+        if last and not self._count:
             raise IrregularError("a file without chunks")
-        spans = follower.chain.spans(count if last else 0, follower.end if last else 0)
-        self.placing.place(chunks, spans if last else spans[:0])
-        if last:
-            listed = np.concatenate(self._listed)
-            place(listed)
-            chain = follower.chain
-            self._index = chain.index(listed, spans, follower.last, follower.end)
+        self._spans = follower.chain.spans(self._count if last else 0, follower.end if last else 0)
+        self.placing.place(chunks, self._spans if last else self._spans[:0])
+        self._complete = last
 
     def index(self) -> Index:
         """See `Feed.index`."""
         if self._index is None:
-            raise IrregularError("not all rows were asked for")
+            self._index = self._make_index()
         return self._index
+
+    def _make_index(self) -> Index:
+        if not self._complete:
+            raise IrregularError("not all rows were asked for")
+        chunks = np.concatenate(self._listed)
+        chunks["raw_size"] = np.concatenate(self._sizes)
+        place(chunks)
+        follower = self._follower
+        try:
+            return follower.chain.index(chunks, self._spans, follower.last, follower.end)
+        except (FormatError, UnsupportedCodecError) as error:
+            raise IrregularError(str(error)) from error
 
 
 def _regular(source: Source, options: Options) -> Chain:

@@ -37,7 +37,8 @@ def size_of(count: int) -> int:
 
 def write(block: PinnedBlock, params: npt.NDArray[np.void]) -> None:
     """Put operations into a block; nothing is known of their statuses yet."""
-    block.bytes[: params.nbytes].view(batches.PARAMS_DTYPE)[:] = params
+    # As bytes: field by field, as NumPy copies records, takes seven times as long.
+    block.bytes[: params.nbytes] = params.view(np.uint8)
     statuses(block, params.size)[:] = NOT_WRITTEN
 
 

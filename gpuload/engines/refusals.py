@@ -22,6 +22,7 @@ __all__ = ["KERNELS", "dependent_rows", "hardware_refusals", "sm_refusals"]
 
 #: The kernel of each codec that has one: a source in gpuload/kernels.
 KERNELS: dict[int, str] = {Codec.RAW: "raw", Codec.SNAPPY: "snappy", Codec.LZ4: "lz4"}
+_HAS_KERNEL = np.isin(np.arange(max(Codec) + 1), list(KERNELS))
 #: The kernels count in 32 bits, with room to spare.
 _LONGEST = 1 << 30
 
@@ -45,7 +46,7 @@ def hardware_refusals(rows: ChunkTable, device: Capabilities) -> Masks:
 
 def sm_refusals(rows: ChunkTable) -> Masks:
     """Return why the kernels cannot take rows: for each reason, which it holds for."""
-    known = np.isin(rows["codec"], list(KERNELS))
+    known = _HAS_KERNEL[rows["codec"]]
     return {
         **dependent_rows(rows),
         "there is no kernel for the codec": ~known & (rows["codec"] != Codec.GZIP),

@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 __all__ = ["SmEngine"]
 
+#: The columns that say which kernels a batch needs.
+_SHAPE = ("codec", "stored_size", "raw_size")
+
 #: What a kernel's status says unless it is 0 (`Status` in gpuload/kernels/batch.cuh).
 _REASONS = {
     1: "the {stored} stored bytes end inside an element",
@@ -116,13 +119,9 @@ def _variants(rows: ChunkTable, multiprocessors: int) -> list[Variant]:
         row = rows[0]
         work = [(int(row["codec"]), 1, row["stored_size"], row["raw_size"])]
     else:
-        columns = [np.bincount(rows["codec"], rows[name]) for name in ("stored_size", "raw_size")]
-        counts = np.bincount(rows["codec"]).tolist()
-        work = [
-            (codec, count, *(float(column[codec]) / count for column in columns))
-            for codec, count in enumerate(counts)
-            if count
-        ]
+        codecs, *sizes = (np.ascontiguousarray(rows[name]) for name in _SHAPE)
+        kinds = [(codec, codecs == codec) for codec in np.flatnonzero(np.bincount(codecs)).tolist()]
+        work = [(codec, int(of.sum()), *(each[of].mean() for each in sizes)) for codec, of in kinds]
     return [
         choose(KERNELS[codec], count, stored, raw, multiprocessors=multiprocessors)
         for codec, count, stored, raw in work

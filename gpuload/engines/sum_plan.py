@@ -183,11 +183,14 @@ def make_plan(
         n 32-bit words with the decoded sizes.
     """
     # Taking from a column on its own is faster than from the rows, which lie far apart.
-    column = {name: np.ascontiguousarray(rows[name])[which] for name in _COLUMNS}
+    column = {name: np.ascontiguousarray(rows[name]) for name in _COLUMNS}
+    if which.size < rows.size:
+        column = {name: values[which] for name, values in column.items()}
+        stored, decoded = stored[which], decoded[which]
     kinds = column["checksum_kind"]
     of_stored = kinds == Checksum.XXH32_STORED
     sizes = np.where(of_stored, column["stored_size"], column["raw_size"]).astype(np.int64)
-    first_bytes = np.where(of_stored, stored[which], decoded[which])
+    first_bytes = np.where(of_stored, stored, decoded)
     words = np.where(of_stored | column["exact"], -1, which)
     cut = _cut_large(sizes, kinds, words, actual)
     if cut is not None:
