@@ -13,6 +13,7 @@ import numpy as np
 from gpuload.chunks import UNKNOWN
 from gpuload.containers import lz4, read_index
 from gpuload.containers.base import Index
+from gpuload.containers.lz4_many import list_alike
 from gpuload.errors import GpuloadError
 from gpuload.feeds import Feed, Placing
 from gpuload.irregular import IrregularError
@@ -234,6 +235,9 @@ def _list(
     view: memoryview, edges: list[int], options: Options
 ) -> tuple[ChunkTable, SpanTable, list[int]]:
     """Return the rows and spans of files that lie behind one another, and how many each has."""
+    alike = list_alike(view, edges, options)
+    if alike is not None:
+        return alike
     parts = [view[one - edges[0] : other - edges[0]] for one, other in pairwise(edges)]
     try:
         if all(lz4.is_magic(bytes(part[:4])) for part in parts):
