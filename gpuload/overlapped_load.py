@@ -114,6 +114,8 @@ def load_unlisted(
     except DamagedError:
         raise
     except IrregularError:
+        if not promise.on_the_way:
+            raise
         watch.check()
         load.stages = Stages()
         return _load_walked(load, promise)

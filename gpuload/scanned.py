@@ -70,7 +70,8 @@ class ScannedFeed(Feed):
     Raises
     ------
     IrregularError
-        If it is no single LZ4 frame of independent blocks, no Snappy stream and no BGZF file.
+        If it is none of these: a single LZ4 frame of independent blocks, a Snappy stream, a BGZF
+        file, Zstandard frames.
     """
 
     def __init__(
@@ -336,7 +337,7 @@ class _Runs:
             Where the next header stands.
         """
         scan, segment = self._scan, position // self._scan.segment
-        count = int(scan.counts[segment])
+        count = int(scan.counts[segment]) if position >= 0 else 0
         if not count:
             return None
         first = int(scan.starts[segment])

@@ -9,6 +9,7 @@ from dataclasses import replace
 import lz4.frame
 import numpy as np
 import pytest
+import zstandard
 
 from gpuload.containers import read_index
 from gpuload.engines import scan_plan
@@ -38,9 +39,12 @@ from tests.helpers.handmade import (
     snappy_chunk,
     snappy_data,
     subfield,
+    zstd_frame,
+    zstd_seek_table,
 )
-from tests.helpers.host_scans import HostScans, feed_of, listed, placed
+from tests.helpers.host_scans import HostScans, feed_of, irregular, listed, verify
 from tests.helpers.lanes import build
+from tests.helpers.zstd_headers import random_frame, random_table
 
 OPTIONS = Options()
 RANGES = (4096, 65_536, 1 << 20)
@@ -50,36 +54,6 @@ RANGES = (4096, 65_536, 1 << 20)
 def _kernels():
     if reason := build.missing(build.NATIVE):
         pytest.skip(reason)
-
-
-def verify(data, size, scans=None, *, options=OPTIONS, ahead=1):
-    """List a file as a load does; the rows must be those of its reader."""
-    scans = scans or HostScans(1024)
-    expected = read_index(BytesSource(data), options)
-    found, index = listed(feed_of(data, size, scans, options), data, ahead)
-    rows = np.concatenate([each for each, _ in found])
-    assert rows.tolist() == placed(expected).tolist()
-    assert [last for _, last in found] == [False] * (len(found) - 1) + [True]
-    check_ranges(found, len(data), size)
-    assert index.chunks.tolist() == expected.chunks.tolist()
-    assert index.spans.tolist() == expected.spans.tolist()
-    for name in ("format", "details", "warnings", "serial", "strict", "assets"):
-        assert getattr(index, name) == getattr(expected, name)
-    return found
-
-
-def check_ranges(found, whole, size):
-    """Rows end in their range; those of the last one include the last row."""
-    for number, (rows, _) in enumerate(found):
-        end = min((number + 1) * size, whole)
-        assert (rows["offset"] + rows["stored_size"] <= end).all()
-    assert found[-1][0].size
-
-
-def irregular(data, *sizes, options=OPTIONS):
-    for size in sizes or (4096, 1 << 20):
-        with pytest.raises(IrregularError):
-            listed(feed_of(data, size, HostScans(1024), options), data)
 
 
 # --- Contents and files ---------------------------------------------------------------------------
@@ -114,6 +88,25 @@ def lz4_file(data, **options):
     return lz4.frame.compress(data, block_size=lz4.frame.BLOCKSIZE_MAX64KB, **chosen)
 
 
+def zstd_file(seed, *, table=False):
+    frames = [zstandard.ZstdCompressor(write_checksum=True).compress(p) for p in parts(seed)]
+    if not table:
+        return b"".join(frames)
+    sizes = [zstandard.frame_content_size(frame) for frame in frames]
+    return b"".join(frames) + zstd_seek_table(list(zip(map(len, frames), sizes, strict=True)))
+
+
+def zstd_frames(seed, count=120):
+    """Return frames with headers of all sorts and some blocks each."""
+    rng = random.Random(seed)
+    return [random_frame(rng, rng.choice((40, 900, 4000))) for _ in range(count)]
+
+
+def listed_frames(seed):
+    frames = zstd_frames(seed)
+    return b"".join(frames) + random_table(random.Random(seed), frames)
+
+
 KINDS = {
     "lz4": lambda seed: lz4_file(content(seed), store_size=True),
     "lz4 without sums": lambda seed: lz4_file(content(seed), block_checksum=False),
@@ -121,6 +114,10 @@ KINDS = {
     "lz4 of small blocks": lambda seed: ENCODERS["lz4 independent blocks"](parts(seed)),
     "bgzf": lambda seed: ENCODERS["bgzf"](parts(seed)),
     "snappy": lambda seed: ENCODERS["snappy chunks"](parts(seed)),
+    "zstd": lambda seed: zstd_file(seed),
+    "zstd with a seek table": lambda seed: zstd_file(seed, table=True),
+    "zstd of all sorts": lambda seed: b"".join(zstd_frames(seed)),
+    "zstd of all sorts with a seek table": lambda seed: listed_frames(seed),
 }
 
 
@@ -160,7 +157,7 @@ def test_ranges_that_arrive_early(kind):
 def test_entries_that_are_known(kind):
     """All but those of ranges in which no chunk starts."""
     scans = HostScans(1024)
-    found = verify(KINDS[kind](10), 30_000, scans)
+    found = verify(KINDS[kind](10), 15_000, scans)
     assert len(scans.entries) == len(found)
     assert sum(entry is not None for entry in scans.entries) > 2
 
@@ -194,6 +191,13 @@ def small(kind):
         blocks = [lz4_block(part, raw=True, checksum=bool(flags & BLOCK_SUM)) for part in some]
         whole = b"".join(some)
         return lz4_frame(*blocks, flags=flags, size=len(whole), content=whole)
+    if kind.startswith("zstd"):
+        frames = [
+            random_frame(random.Random(number), len(each)) for number, each in enumerate(some)
+        ]
+        return b"".join(frames) + (
+            random_table(random.Random(1), frames) if "table" in kind else b""
+        )
     return ENCODERS["bgzf" if kind == "bgzf" else "snappy chunks"](some)
 
 
@@ -209,7 +213,9 @@ class Counted(BytesSource):
         return super().peek(offset, size)
 
 
-@pytest.mark.parametrize("encoder", ["lz4 independent blocks", "bgzf", "snappy chunks"])
+@pytest.mark.parametrize(
+    "encoder", ["lz4 independent blocks", "bgzf", "snappy chunks", "zstd frames"]
+)
 @pytest.mark.parametrize("ahead", [1, 3])
 def test_little_is_read(encoder, ahead):
     """A few headers at the ends of ranges, the first and the last of the file."""
@@ -263,6 +269,11 @@ def test_files_in_files(kind):
     inner = [KINDS[kind](seed)[:65_000] for seed in range(3)]
     if kind.startswith("lz4"):
         data = lz4_frame(*(lz4_block(each, raw=True) for each in inner))
+    elif kind.startswith("zstd"):
+        stored = [zstd_frame((0, len(each), each), size=len(each)) for each in inner]
+        data = b"".join(stored) + (
+            random_table(random.Random(1), stored) if "table" in kind else b""
+        )
     elif kind == "bgzf":
         data = b"".join(bgzf_block(each, level=0) for each in inner) + BGZF_EOF
     else:
@@ -352,7 +363,7 @@ SNAPPY = SNAPPY_IDENTIFIER + snappy_data(content(4, 9000), checksum=0)
         "too long a chunk": SNAPPY + snappy_chunk(1, bytes(65_541)),
         "no decoded length": SNAPPY + snappy_chunk(0, bytes(4) + b"\xff\xff\xff\xff\xff\xff"),
         "no chunks": SNAPPY_IDENTIFIER,
-        "zstd": ENCODERS["zstd frames"]([b"abc"]),
+        "zstd frames without sizes": ENCODERS["zstd frames without sizes"]([b"abc", b"d"])[11:],
         "nothing known": b"hello, world",
         "nothing": b"",
     }.items(),

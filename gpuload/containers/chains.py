@@ -1,29 +1,24 @@
-"""Files whose chunks' headers form a single chain: the framing that a scan can find.
-
-A header is visited with the bytes around it, and becomes a record: its position and some 32-bit
-words. What a row needs stands in the record of its chunk and in that of the header behind it, so
-that n rows come of n + 1 records, the last of which may be that of the end.
-"""
+"""Files whose chunks' headers form a single chain, by their formats."""
 
 from __future__ import annotations
 
 import struct
-from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuload.chunks import make_spans
 from gpuload.codecs.gzip_header import TRAILER_SIZE, read_member_header
-from gpuload.containers import gzip, lz4, snappy
+from gpuload.containers import gzip, lz4, snappy, zstd_frame
+from gpuload.containers.chain import Chain
 from gpuload.containers.lz4_frame import read_header
+from gpuload.containers.zstd_chain import ZstdChain
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gpuload.chunks import ChunkTable, SpanTable
     from gpuload.containers.base import Index
-    from gpuload.errors import FormatError
     from gpuload.options import Options
     from gpuload.sources import Source
 
@@ -46,107 +41,9 @@ def chain_of(source: Source, options: Options) -> Chain | None:
         return _Lz4Chain(source, options) if options.dictionary is None else None
     if snappy.is_magic(first):
         return _SnappyChain(source, options)
+    if first == zstd_frame.MAGIC:
+        return ZstdChain(source, options) if options.dictionary is None else None
     return _BgzfChain(source, options) if gzip.is_magic(first) else None
-
-
-class Chain(ABC):
-    """The framing of a file.
-
-    Parameters
-    ----------
-    source : Source
-        The file.
-    options : Options
-        As for `read_index`.
-
-    Attributes
-    ----------
-    name : str
-        The format.
-    head, before : int
-        Bytes of a header that are looked at, and bytes before it.
-    words : int
-        32-bit words of a record.
-    first : int
-        Where the first header stands.
-    longest : int
-        Stored bytes of a chunk, at most, which are usual.
-    summed : bool
-        Whether a checksum of 4 bytes follows each.
-    """
-
-    name: str
-    head: int
-    before: int
-    words: int
-    first = 0
-    longest = 0
-    summed = False
-
-    def __init__(self, source: Source, options: Options) -> None:
-        self.source, self.options = source, options
-
-    @abstractmethod
-    def visit(self, position: int, around: bytes) -> tuple[int, tuple[int, ...]]:
-        """Return the position of the header behind one, and the words of its record.
-
-        Parameters
-        ----------
-        position : int
-            Where it stands.
-        around : bytes
-            Its bytes, and those before it.
-
-        Raises
-        ------
-        FormatError
-            If it is no header as all others are.
-        """
-
-    def ends(self, position: int, around: bytes) -> bool:
-        """Return whether the chain ends at a position.
-
-        Raises
-        ------
-        FormatError
-            If anything else than the end of the file follows.
-        """
-        if position > self.source.size:
-            raise self.source.truncated(self.source.size, position - self.source.size)
-        return position == self.source.size
-
-    @abstractmethod
-    def record_before(self, around: bytes) -> tuple[int, ...]:
-        """Return the words of a record of which only what stands before the header is known."""
-
-    @abstractmethod
-    def rows(self, positions: Positions, words: Words) -> ChunkTable:
-        """Return the rows of all records but the last.
-
-        Raises
-        ------
-        FormatError
-            As the readers do.
-        """
-
-    def spans(self, count: int, end: int) -> SpanTable:
-        """Return the spans of the file, from the number of its rows and where the chain ends."""
-        return make_spans([])
-
-    @abstractmethod
-    def index(self, chunks: ChunkTable, spans: SpanTable, last: int, end: int) -> Index:
-        """Return the index as the reader does.
-
-        Parameters
-        ----------
-        chunks, spans : ChunkTable, SpanTable
-            All of them.
-        last, end : int
-            Where the last chunk starts, and where the chain ends.
-        """
-
-    def _irregular(self, position: int) -> FormatError:
-        return self.source.broken(position, f"no header as the others of this {self.name} file")
 
 
 class _Lz4Chain(Chain):
@@ -160,7 +57,7 @@ class _Lz4Chain(Chain):
         super().__init__(source, options)
         self._frame = frame = read_header(source, 0, options)
         if not frame.independent:
-            raise self._irregular(0)
+            raise self.irregular(0)
         self.first, self.longest, self.summed = frame.body, frame.maximum, frame.block_checksum
 
     def visit(self, position: int, around: bytes) -> tuple[int, tuple[int, ...]]:
@@ -168,7 +65,7 @@ class _Lz4Chain(Chain):
         checksum, word = self._WORDS.unpack(around)
         size = word & self._SIZE_MASK
         if not word or size > self.longest:
-            raise self._irregular(position)
+            raise self.irregular(position)
         return position + 4 + size + 4 * self.summed, (word, checksum)
 
     def ends(self, position: int, around: bytes) -> bool:
@@ -178,7 +75,7 @@ class _Lz4Chain(Chain):
         if any(around[self.before :]):
             return False
         if position + 4 + 4 * self._frame.content_checksum != self.source.size:
-            raise self._irregular(position)
+            raise self.irregular(position)
         return True
 
     def record_before(self, around: bytes) -> tuple[int, ...]:
@@ -219,14 +116,14 @@ class _SnappyChain(Chain):
     def __init__(self, source: Source, options: Options) -> None:
         super().__init__(source, options)
         if source.peek(0, self.first) != snappy.IDENTIFIER:
-            raise self._irregular(0)
+            raise self.irregular(0)
 
     def visit(self, position: int, around: bytes) -> tuple[int, tuple[int, ...]]:
         """See `Chain.visit`."""
         words = self._WORDS.unpack(around)
         kind, length = words[0] & 0xFF, words[0] >> 8
         if kind > 1 or length < 4:
-            raise self._irregular(position)
+            raise self.irregular(position)
         return position + 4 + length, words
 
     def record_before(self, around: bytes) -> tuple[int, ...]:
@@ -255,13 +152,13 @@ class _BgzfChain(Chain):
         super().__init__(source, options)
         self._header = read_member_header(source.peek, 0, source.name)
         if self._header.bgzf_block_size is None:
-            raise self._irregular(0)
+            raise self.irregular(0)
 
     def visit(self, position: int, around: bytes) -> tuple[int, tuple[int, ...]]:
         """See `Chain.visit`."""
         checksum, size, start, extra, last = self._WORDS.unpack(around)
         if start != gzip.COMMON_START or extra != gzip.COMMON_EXTRA or last + 1 < gzip.SMALLEST:
-            raise self._irregular(position)
+            raise self.irregular(position)
         return position + last + 1, (last, checksum, size)
 
     def record_before(self, around: bytes) -> tuple[int, ...]:

@@ -18,11 +18,13 @@ from gpuload.containers.zstd_frame import BLOCK_HEADER_SIZE, CHECKSUM_SIZE, HEAD
 from gpuload.errors import FormatError, MemoryLimitError, UnsupportedCodecError
 
 if TYPE_CHECKING:
-    from gpuload.containers.zstd_frame import FrameHeader
+    import numpy.typing as npt
+
+    from gpuload.containers.zstd_frame import FrameHeader, Numbers
     from gpuload.options import Options
     from gpuload.sources import Source
 
-__all__ = ["is_magic", "read"]
+__all__ = ["Frame", "describe", "fits", "is_magic", "read", "rows_of", "walk_frame"]
 
 #: Formats before RFC 8878 by their magic. Version 0.1 alone wrote it in big-endian order.
 _LEGACY = {b"\xfd\x2f\xb5\x1e": "0.1"} | {
@@ -35,8 +37,22 @@ _SMALLEST_BLOCK = BLOCK_HEADER_SIZE + 1
 _SERIAL = "one Zstandard frame: its blocks copy from one another"
 
 
-class _Frame(NamedTuple):
-    """A frame that holds data; `checksum` is None if there is none."""
+class Frame(NamedTuple):
+    """A frame that holds data.
+
+    Attributes
+    ----------
+    offset, stored_size : int
+        Its first byte, and the bytes from its magic to its checksum.
+    raw_size : int
+        Decoded bytes: the size if `exact`, else an upper bound.
+    exact : bool
+        Whether the file states it.
+    checksum : int or None
+        None if there is none.
+    header : FrameHeader
+        What its header says.
+    """
 
     offset: int
     stored_size: int
@@ -49,7 +65,7 @@ class _Frame(NamedTuple):
 class _Listing(NamedTuple):
     """The frames of a file."""
 
-    frames: list[_Frame]
+    frames: list[Frame]
     skippable_frames: int
     seek_table: bool
 
@@ -93,9 +109,14 @@ def read(source: Source, options: Options) -> Index:
     for frame in listing.frames:
         _check_needs(source, frame, options)
     index.chunks = _make_rows(listing.frames)
-    if np.count_nonzero(index.chunks["raw_size"]) == 1:
-        index.serial = _SERIAL
-    index.details = _describe(listing)
+    headers = [frame.header for frame in listing.frames]
+    describe(
+        index,
+        skippable_frames=listing.skippable_frames,
+        seek_table=listing.seek_table,
+        window=max((header.window for header in headers), default=0),
+        dictionary_id=next((h.dictionary_id for h in headers if h.dictionary_id), 0),
+    )
     return index
 
 
@@ -106,7 +127,7 @@ def _walk(source: Source) -> _Listing:
     offset, head = 0, source.peek(0, HEAD_SIZE)
     while head:
         if head[:4] == MAGIC:
-            frame, head = _walk_frame(source, offset, head)
+            frame, head = walk_frame(source, offset, head)
             frames.append(frame)
             offset += frame.stored_size
         elif skippable.is_magic(head):
@@ -118,8 +139,23 @@ def _walk(source: Source) -> _Listing:
     return _Listing(frames, skippable_frames, seek_table=False)
 
 
-def _walk_frame(source: Source, offset: int, head: bytes) -> tuple[_Frame, bytes]:
-    """Return the frame at `offset`, which starts with `head`, and the head of the next one."""
+def walk_frame(source: Source, offset: int, head: bytes) -> tuple[Frame, bytes]:
+    """Return the frame at an offset, and the head of the next one.
+
+    Parameters
+    ----------
+    source : Source
+        The file.
+    offset : int
+        Where the frame starts.
+    head : bytes
+        The `HEAD_SIZE` bytes there, fewer where the source ends; they start with the magic.
+
+    Raises
+    ------
+    FormatError
+        If it is broken or cut short, or states more content than its blocks can hold.
+    """
     header = zstd_frame.parse_header(source, offset, head)
     end, bound = zstd_frame.walk_blocks(source, offset, header, head)
     exact = header.content_size is not None
@@ -129,7 +165,7 @@ def _walk_frame(source: Source, offset: int, head: bytes) -> tuple[_Frame, bytes
         raise source.broken(offset, message)
     tail, head = _peek_seam(source, end)
     checksum = tail if header.checksum else None
-    return _Frame(offset, end - offset, raw_size, exact, checksum, header), head
+    return Frame(offset, end - offset, raw_size, exact, checksum, header), head
 
 
 def _peek_seam(source: Source, end: int) -> tuple[int, bytes]:
@@ -182,7 +218,7 @@ def _match_skippable(offset: int, head: bytes, entry: Entry) -> None:
         raise UnusableSeekTableError(reason, offset)
 
 
-def _match_frame(source: Source, offset: int, head: bytes, entry: Entry, tail: int) -> _Frame:
+def _match_frame(source: Source, offset: int, head: bytes, entry: Entry, tail: int) -> Frame:
     """Return the frame that `entry` lists, if what stands at `offset` can be that frame."""
     if head[:4] != MAGIC:
         reason = f"it lists a frame here, but found {head[:4].hex(' ')}"
@@ -196,17 +232,15 @@ def _match_frame(source: Source, offset: int, head: bytes, entry: Entry, tail: i
     if entry.checksum not in (None, checksum):
         reason = f"its checksum 0x{entry.checksum:08x} is not the 0x{checksum:08x} of the frame"
         raise UnusableSeekTableError(reason, offset)
-    return _Frame(offset, entry.stored_size, entry.raw_size, True, checksum, header)  # noqa: FBT003
+    return Frame(offset, entry.stored_size, entry.raw_size, True, checksum, header)  # noqa: FBT003
 
 
 def _match_sizes(offset: int, header: FrameHeader, entry: Entry) -> None:
     if header.content_size not in (None, entry.raw_size):
         reason = f"it lists {entry.raw_size} decoded bytes, the frame states {header.content_size}"
         raise UnusableSeekTableError(reason, offset)
-    # Not walked, so that the number of blocks is only bounded.
-    room = entry.stored_size - header.size - CHECKSUM_SIZE * header.checksum
-    most = room // _SMALLEST_BLOCK * header.block_limit
-    if room < BLOCK_HEADER_SIZE or entry.raw_size > most:
+    framing = header.size + CHECKSUM_SIZE * header.checksum
+    if not fits(entry.stored_size, entry.raw_size, framing, header.block_limit):
         reason = (
             f"it lists a frame of {entry.stored_size} bytes that decode to {entry.raw_size}, "
             "more than its header allows"
@@ -214,7 +248,25 @@ def _match_sizes(offset: int, header: FrameHeader, entry: Entry) -> None:
         raise UnusableSeekTableError(reason, offset)
 
 
-def _check_needs(source: Source, frame: _Frame, options: Options) -> None:
+def fits(stored_size: Numbers, raw_size: Numbers, framing: Numbers, block_limit: Numbers) -> Any:
+    """Return whether a frame can have its decoded size, or which can of many.
+
+    Its blocks are not looked at, so that their number is only bounded.
+
+    Parameters
+    ----------
+    stored_size, raw_size : int or ndarray of int64
+        Its bytes and its decoded bytes.
+    framing : int or ndarray of int64
+        Bytes of its header and of its checksum.
+    block_limit : int or ndarray of int64
+        Most bytes of a block.
+    """
+    room = stored_size - framing
+    return (room >= BLOCK_HEADER_SIZE) & (raw_size <= room // _SMALLEST_BLOCK * block_limit)
+
+
+def _check_needs(source: Source, frame: Frame, options: Options) -> None:
     header, limit = frame.header, options.window_limit
     # A single segment is decoded into its contiguous output, which serves as the window.
     if header.window > limit and not header.single_segment:
@@ -242,30 +294,87 @@ def _dictionary_message(needed: int, dictionary: bytes | None) -> str:
     return f"{needs}; the dictionary that was given has {f'ID {given}' if given else 'no ID'}"
 
 
-def _make_rows(frames: list[_Frame]) -> ChunkTable:
+def _make_rows(frames: list[Frame]) -> ChunkTable:
     if not frames:
         return make_table([])
     offset, stored_size, raw_size, exact, checksum, header = zip(*frames, strict=True)
+    return rows_of(
+        offset,
+        stored_size,
+        raw_size,
+        [value or 0 for value in checksum],
+        summed=[value is not None for value in checksum],
+        exact=exact,
+        dictionary=[h.dictionary_id != 0 for h in header],
+    )
+
+
+def rows_of(
+    offset: npt.ArrayLike,
+    stored_size: npt.ArrayLike,
+    raw_size: npt.ArrayLike,
+    checksum: npt.ArrayLike,
+    *,
+    summed: npt.ArrayLike,
+    exact: npt.ArrayLike = True,
+    dictionary: npt.ArrayLike = False,
+) -> ChunkTable:
+    """Return the chunk table of frames.
+
+    Parameters
+    ----------
+    offset, stored_size : array-like of int, shape (n,)
+        Where they start, and their bytes.
+    raw_size, exact : array-like, shape (n,)
+        As in the table.
+    checksum : array-like of int, shape (n,)
+        0 where there is none.
+    summed, dictionary : array-like of bool, shape (n,) or scalar
+        Whether there is one, and whether a dictionary is needed.
+    """
     return make_table(
         offset,
         stored_size=stored_size,
         raw_size=raw_size,
         exact=exact,
-        checksum=[value or 0 for value in checksum],
-        checksum_kind=[Checksum.NONE if c is None else Checksum.XXH64_LOW for c in checksum],
+        checksum=checksum,
+        checksum_kind=np.where(summed, Checksum.XXH64_LOW, Checksum.NONE),
         codec=Codec.ZSTD,
-        dictionary=[h.dictionary_id != 0 for h in header],
+        dictionary=dictionary,
     )
 
 
-def _describe(listing: _Listing) -> dict[str, Any]:
-    frames = listing.frames
-    headers = [frame.header for frame in frames]
-    return {
-        "frames": len(frames),
-        "skippable_frames": listing.skippable_frames,
-        "seek_table": listing.seek_table,
-        "window": max((header.window for header in headers), default=0),
-        "checksums": sum(frame.checksum is not None for frame in frames),
-        "dictionary_id": next((h.dictionary_id for h in headers if h.dictionary_id), 0),
+def describe(
+    index: Index,
+    *,
+    skippable_frames: int,
+    seek_table: bool,
+    window: int,
+    dictionary_id: int = 0,
+) -> None:
+    """Note in an index that has its rows what is known of the file.
+
+    Parameters
+    ----------
+    index : Index
+        The file.
+    skippable_frames : int
+        How many there are, that of a seek table included.
+    seek_table : bool
+        Whether the frames were compared with one.
+    window : int
+        The largest of a frame.
+    dictionary_id : int
+        The first that a frame needs.
+    """
+    chunks = index.chunks
+    if np.count_nonzero(chunks["raw_size"]) == 1:
+        index.serial = _SERIAL
+    index.details = {
+        "frames": chunks.size,
+        "skippable_frames": skippable_frames,
+        "seek_table": seek_table,
+        "window": window,
+        "checksums": int(np.count_nonzero(chunks["checksum_kind"])),
+        "dictionary_id": dictionary_id,
     }

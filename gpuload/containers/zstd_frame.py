@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from functools import cache, lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from gpuload.errors import FormatError
     from gpuload.sources import Source
 
+    Numbers = TypeVar("Numbers", int, npt.NDArray[np.int64])
+
 __all__ = [
     "BLOCK_HEADER_SIZE",
+    "BLOCK_LIMIT",
     "CHECKSUM_SIZE",
     "HEAD_SIZE",
     "MAGIC",
     "FrameHeader",
+    "header_size",
     "parse_header",
     "walk_blocks",
+    "window_size",
 ]
 
 MAGIC = b"\x28\xb5\x2f\xfd"
 BLOCK_HEADER_SIZE = 3
+#: Block_Maximum_Size where the window is no smaller (section 3.1.1.2.4).
+BLOCK_LIMIT = 128 << 10
 CHECKSUM_SIZE = 4
 #: What to read where a frame may start: the magic and the largest header, which has 1 + 1 + 4 + 8
 #: bytes, and most often the first block's header.
 HEAD_SIZE = 18 + BLOCK_HEADER_SIZE
 
-#: Block_Maximum_Size where the window is no smaller (section 3.1.1.2.4).
-_BLOCK_LIMIT = 128 << 10
 _DESCRIPTOR_END = 5
 _RLE, _COMPRESSED, _RESERVED = 1, 2, 3
 
@@ -61,7 +69,7 @@ class FrameHeader(NamedTuple):
     @property
     def block_limit(self) -> int:
         """Most bytes of a block, stored and decoded."""
-        return min(self.window, _BLOCK_LIMIT)
+        return min(self.window, BLOCK_LIMIT)
 
 
 class _Layout(NamedTuple):
@@ -88,6 +96,19 @@ def _layout(descriptor: int) -> _Layout:
     )
 
 
+def window_size(descriptor: Numbers) -> Numbers:
+    """Return the bytes of a window from its descriptor, or of many from an array of them."""
+    # Section 3.1.1.1.2: five bits of exponent, three bits of mantissa in eighths.
+    base = 1 << (10 + (descriptor >> 3))
+    return base + base // 8 * (descriptor & 7)
+
+
+def header_size(descriptor: int) -> int:
+    """Return the bytes of a frame's header, the magic included, from its descriptor."""
+    size: int = _layout(descriptor).content_size.stop
+    return size
+
+
 def parse_header(source: Source, offset: int, head: bytes) -> FrameHeader:
     """Parse the header of a frame.
 
@@ -111,7 +132,7 @@ def parse_header(source: Source, offset: int, head: bytes) -> FrameHeader:
     if descriptor & 8:
         message = f"frame header descriptor 0x{descriptor:02x}: the reserved bit must be zero"
         raise source.broken(offset + 4, message)
-    size = _layout(descriptor).content_size.stop
+    size = header_size(descriptor)
     if len(head) < size:
         raise source.truncated(offset + len(head), size - len(head))
     return _parse_fields(head[:size])
@@ -125,7 +146,7 @@ def _parse_fields(header: bytes) -> FrameHeader:
     return FrameHeader(
         size=len(header),
         single_segment=layout.single_segment,
-        window=content_size or 0 if layout.single_segment else _window_size(header[5]),
+        window=content_size or 0 if layout.single_segment else window_size(header[5]),
         content_size=content_size,
         dictionary_id=int.from_bytes(header[layout.dictionary_id], "little"),
         checksum=layout.checksum,
@@ -137,12 +158,6 @@ def _content_size(field: bytes) -> int | None:
     if not field:
         return None
     return int.from_bytes(field, "little") + (256 if len(field) == 2 else 0)
-
-
-def _window_size(descriptor: int) -> int:
-    # Section 3.1.1.1.2: five bits of exponent, three bits of mantissa in eighths.
-    base = 1 << (10 + (descriptor >> 3))
-    return base + base // 8 * (descriptor & 7)
 
 
 def walk_blocks(source: Source, offset: int, header: FrameHeader, head: bytes) -> tuple[int, int]:

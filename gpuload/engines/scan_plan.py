@@ -77,6 +77,7 @@ SCANS = {
     "lz4": ScanKind(Variant("scan_lz4", 32), 768, 2),
     "snappy": ScanKind(Variant("scan_snappy", 32), 769, 4),
     "bgzf": ScanKind(Variant("scan_bgzf", 32), 770, 3),
+    "zstd": ScanKind(Variant("scan_zstd", 32), 771, 3),
 }
 
 

@@ -42,7 +42,7 @@ CODECS = ("raw", "lz4", "snappy")
 #: The checksums that have one.
 SUMS = ("crc32", "crc32c", "xxh32", "xxh64")
 #: Kernels that find the chunks of a format.
-SCANS = ("scan_lz4", "scan_snappy", "scan_bgzf")
+SCANS = ("scan_lz4", "scan_snappy", "scan_bgzf", "scan_zstd")
 #: The sources there are: `<name>.cu` beside this file.
 SOURCES = (*CODECS, *SUMS, *SCANS)
 #: The oldest compute capability that the kernels are written for, and NVRTC 13 compiles for.

@@ -10,7 +10,7 @@
 #pragma once
 #include "group.cuh"
 
-enum ScanAlgo : u32 { SCAN_LZ4 = 768, SCAN_SNAPPY = 769, SCAN_BGZF = 770 };
+enum ScanAlgo : u32 { SCAN_LZ4 = 768, SCAN_SNAPPY = 769, SCAN_BGZF = 770, SCAN_ZSTD = 771 };
 
 // gpuload/engines/scan_plan.py has the same.
 enum Stop : u32 {

@@ -24,6 +24,7 @@ from tests.helpers.handmade import (
     skippable,
     snappy_data,
     subfield,
+    zstd_frame,
 )
 
 KIB = 1 << 10
@@ -62,6 +63,13 @@ def test_snappy():
     assert promised(SNAPPY_IDENTIFIER + snappy_data(b"abc")) == Prospect(Codec.SNAPPY, 64 * KIB)
 
 
+@pytest.mark.parametrize("size", [1, 300, 64 * KIB, 8 << 20])
+def test_zstd(size):
+    """Frames of up to 64 blocks of 128 KiB, of which the first says how large they are."""
+    data = zstandard.ZstdCompressor().compress(bytes(size))
+    assert promised(data) == Prospect(Codec.ZSTD, size, on_the_way=False)
+
+
 def test_bgzf():
     assert promised(bgzf_block(b"abc")) == Prospect(Codec.DEFLATE, 64 * KIB)
     other = bgzf_block(b"abc", before=subfield(b"XX", b"12"))
@@ -79,7 +87,13 @@ def test_bgzf():
         SNAPPY_IDENTIFIER[:3],
         b"no such format",
         gzip.compress(b"abc"),
-        zstandard.ZstdCompressor().compress(b"abc"),
+        zstandard.ZstdCompressor(write_content_size=False).compress(b"abc"),
+        zstandard.ZstdCompressor().compress(b""),
+        zstandard.ZstdCompressor().compress(bytes((8 << 20) + 1)),
+        zstandard.ZstdCompressor().compress(b"abc")[:5],
+        skippable(b"abc") + zstandard.ZstdCompressor().compress(b"abc"),
+        zstd_frame((0, 3, b"abc"), size=3, dictionary=7),
+        zstd_frame((0, 3, b"abc"), size=1 << 40, window=0x50),
         lz4.frame.compress(bytes(200_000), block_linked=True, block_size=4),
         lz4_legacy(b"\x30abc"),
         skippable(b"abc") + lz4_frame(),
@@ -96,6 +110,9 @@ def test_nothing(data):
 def test_a_dictionary():
     assert promised(lz4_frame()) is not None
     assert promised(lz4_frame(), dictionary=b"words") is None
+    frame = zstandard.ZstdCompressor().compress(b"abc")
+    assert promised(frame) is not None
+    assert promised(frame, dictionary=b"words") is None
 
 
 def test_broken_sources():

@@ -35,6 +35,7 @@ FORMATS = {
     "lz4": ("lz4 independent blocks", 7, 65_536, True),
     "snappy": ("snappy chunks", 10, 76_494, False),
     "bgzf": ("bgzf", 0, 65_536, False),
+    "zstd": ("zstd frames", 0, 0, False),
 }
 SEGMENT = 2048
 

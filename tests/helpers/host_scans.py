@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pytest
 
+from gpuload.containers import read_index
 from gpuload.engines import operations
 from gpuload.engines.scan_plan import SCANS, SEGMENT, ScanPlan
 from gpuload.feeds import Placing
+from gpuload.irregular import IrregularError
+from gpuload.options import Options
 from gpuload.scanned import ScannedFeed
 from gpuload.sources import BytesSource
 from gpuload.stages import Stages
@@ -21,9 +25,8 @@ if TYPE_CHECKING:
     from gpuload.chunks import ChunkTable
     from gpuload.containers.base import Index
     from gpuload.engines.scan_plan import Scan
-    from gpuload.options import Options
 
-__all__ = ["HostScans", "feed_of", "listed", "placed"]
+__all__ = ["HostScans", "feed_of", "irregular", "listed", "placed", "verify"]
 
 
 @dataclass
@@ -108,3 +111,42 @@ def placed(index: Index) -> npt.NDArray[np.void]:
     rows = index.chunks.copy()
     Placing().place(rows, index.spans)
     return rows
+
+
+def verify(
+    data: bytes,
+    size: int,
+    scans: HostScans | None = None,
+    *,
+    options: Options | None = None,
+    ahead: int = 1,
+) -> list[tuple[ChunkTable, bool]]:
+    """List a file as a load does; the rows must be those of its reader."""
+    scans, options = scans or HostScans(1024), options or Options()
+    expected = read_index(BytesSource(data), options)
+    found, index = listed(feed_of(data, size, scans, options), data, ahead)
+    rows = np.concatenate([each for each, _ in found])
+    assert rows.tolist() == placed(expected).tolist()
+    assert [last for _, last in found] == [False] * (len(found) - 1) + [True]
+    check_ranges(found, len(data), size)
+    # What follows the last frame of Zstandard may fill ranges of its own.
+    assert found[-1][0].size or expected.details.get("skippable_frames")
+    assert index.chunks.tolist() == expected.chunks.tolist()
+    assert index.spans.tolist() == expected.spans.tolist()
+    for name in ("format", "details", "warnings", "serial", "strict", "assets"):
+        assert getattr(index, name) == getattr(expected, name)
+    return found
+
+
+def check_ranges(found: list[tuple[ChunkTable, bool]], whole: int, size: int) -> None:
+    """Rows end in their range."""
+    for number, (rows, _) in enumerate(found):
+        end = min((number + 1) * size, whole)
+        assert (rows["offset"] + rows["stored_size"] <= end).all()
+
+
+def irregular(data: bytes, *sizes: int, options: Options | None = None) -> None:
+    """Check that a device does not list a file."""
+    for size in sizes or (4096, 1 << 20):
+        with pytest.raises(IrregularError):
+            listed(feed_of(data, size, HostScans(1024), options or Options()), data)

@@ -21,7 +21,9 @@ from tests.helpers.handmade import (
     bgzf_block,
     lz4_block,
     lz4_frame,
+    skippable,
     snappy_chunk,
+    zstd_frame,
 )
 from tests.helpers.lanes import build, scans
 from tests.helpers.lanes.scans import (
@@ -35,10 +37,11 @@ from tests.helpers.lanes.scans import (
     Case,
     Found,
 )
+from tests.helpers.zstd_headers import MAGIC, header_at, random_frame
 
 #: Headers in a row that are a chain.
 CHAIN = 8
-HEADS = {"lz4": 4, "snappy": 13, "bgzf": 18}
+HEADS = {"lz4": 4, "snappy": 13, "bgzf": 18, "zstd": 9}
 
 pytestmark = pytest.mark.parametrize("name", SCANS)
 
@@ -70,12 +73,24 @@ def step(case: Case, at: int) -> int:
         kind, length = data[at], word(data, at) >> 8
         most = (case.longest, 65540)[kind] if kind <= 1 else 0
         return 4 + length if 4 <= length <= most else 0
+    if case.name == "zstd":
+        return header_at(data, at).size
     fixed = data[at : at + 4] + data[at + 10 : at + 16] == b"\x1f\x8b\x08\x04\x06\x00BC\x02\x00"
     size = struct.unpack_from("<H", data, at + 16)[0] + 1
     return size if fixed and size >= 28 else 0
 
 
+def may_start(case: Case, at: int) -> bool:
+    if case.name == "zstd":
+        return case.data[at : at + 4] == MAGIC
+    return step(case, at) > 0
+
+
 def ends(case: Case, at: int) -> bool:
+    if case.name == "zstd":
+        if word(case.data, at) & ~15 == 0x184D2A50:
+            return at + 8 + word(case.data, at + 4) >= len(case.data)
+        return header_at(case.data, at).cut
     return case.name == "lz4" and len(case.data) - at in (4, 8) and word(case.data, at) == 0
 
 
@@ -96,6 +111,9 @@ def record(case: Case, at: int) -> list[int]:
         return [at, word(data, at), word(data, at - 4) if at >= 4 else 0]
     if case.name == "snappy":
         return [at, *struct.unpack_from("<IIIB", data, at)]
+    if case.name == "zstd":
+        found = header_at(data, at)
+        return [at, found.content, found.marks, word(data, at - 4) if at >= 4 else 0]
     before = struct.unpack_from("<II", data, at - 8) if at >= 8 else (0, 0)
     return [at, struct.unpack_from("<H", data, at + 16)[0], *before]
 
@@ -125,7 +143,7 @@ def model(case: Case) -> Found:
     if case.entry is not None:
         return walk(case, case.entry, end)
     for at in range(case.start, min(end, len(case.data) - HEADS[case.name] + 1)):
-        if step(case, at) and is_chain(case, at):
+        if may_start(case, at) and is_chain(case, at):
             found = walk(case, at, end)
             if found.stop != BROKEN:
                 return found
@@ -144,6 +162,8 @@ def verify(cases: list[Case], **options) -> list[Found]:
 
 def chunk(rng: random.Random, name: str, size: int, *, summed: bool) -> bytes:
     """Return a chunk of random bytes, the size of which is about what is asked for."""
+    if name == "zstd":
+        return random_frame(rng, size)
     content = rng.randbytes(size)
     if name == "lz4":
         return lz4_block(content, raw=rng.random() < 0.5, checksum=summed)
@@ -165,7 +185,14 @@ def mixture(name: str, seed: int, count: int, longest: int = 3000) -> list[Case]
         sizes = [rng.randrange(1, most) for _ in range(rng.randrange(1, 25))]
         data = chain(rng, name, sizes, summed=summed)
         data += rng.choice(
-            (b"", bytes(4), bytes(8), bytes(4) + rng.randbytes(4), rng.randbytes(50))
+            (
+                b"",
+                bytes(4),
+                bytes(8),
+                bytes(4) + rng.randbytes(4),
+                rng.randbytes(50),
+                skippable(rng.randbytes(rng.randrange(40))),
+            )
         )
         cut = rng.randrange(len(data))
         data = data[rng.choice((0, cut)) : rng.choice((len(data), cut + rng.randrange(5000)))]
@@ -274,6 +301,7 @@ def test_headers_everywhere(name):
         "lz4": struct.pack("<I", 0x101) * 20_000 + b"\xff" * 600,
         "snappy": b"\x00\x05\x00\x00" * 20_000 + b"\xff" * 600,
         "bgzf": BGZF_EOF * 3_000 + b"\xff" * 600,
+        "zstd": bytes.fromhex("28b52ffd2000010000") * 9_000 + b"\xff" * 600,
     }
     cases = [Case(name, patterns[name], room=1 << 20)]
     (found,) = scans.run(name, cases, lanes=1, build=build.ALONE)
@@ -292,6 +320,7 @@ def test_files_in_files(name):
             "lz4": lambda: lz4_block(inner, raw=True),
             "snappy": lambda: snappy_chunk(1, bytes(4) + inner),
             "bgzf": lambda: bgzf_block(inner, level=0),
+            "zstd": lambda: zstd_frame((0, len(inner), inner), size=len(inner)),
         }[name]()
     )
     data = outer + chain(rng, name, [100] * 9)
