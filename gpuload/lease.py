@@ -6,9 +6,7 @@ streams, staging memory and engines for it. So a load leases a set of them, and 
 
 from __future__ import annotations
 
-import atexit
-import threading
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,8 +16,9 @@ from gpuload import driver
 from gpuload.engines.making import make_engine
 from gpuload.engines.scans import DeviceScans
 from gpuload.engines.sums import DeviceSums
-from gpuload.errors import GpuloadError, MemoryLimitError
+from gpuload.errors import MemoryLimitError
 from gpuload.irregular import IrregularError
+from gpuload.kept import Kept
 from gpuload.memory import StagingRing, device_memory, run_all, staging_memory
 
 if TYPE_CHECKING:
@@ -216,8 +215,7 @@ class Lease:
             self._undo.close()
 
 
-_lock = threading.Lock()
-_idle: list[Lease] = []
+_kept: Kept[Lease] = Kept(_KEPT)
 
 
 @contextmanager
@@ -232,15 +230,10 @@ def lease(device_id: int, shape: Shape) -> Iterator[Lease]:
         How much of everything.
     """
     driver.claim()
-    held = _find(device_id, shape) or _make(device_id, shape)
-    try:
-        yield held
-    except BaseException:
-        # The first error says more than what a broken context says afterwards.
-        with suppress(GpuloadError):
-            held.close()
-        raise
-    _keep(held)
+    wanted = device_id, shape
+    held = _kept.take(lambda each: (each.device_id, each.shape) == wanted)
+    with _kept.lend(held or _make(*wanted)) as lent:
+        yield lent
 
 
 def _make(device_id: int, shape: Shape) -> Lease:
@@ -256,36 +249,6 @@ def _make(device_id: int, shape: Shape) -> Lease:
         raise IrregularError(str(error)) from error
 
 
-def _find(device_id: int, shape: Shape) -> Lease | None:
-    with _lock:
-        for held in _idle:
-            if held.device_id == device_id and held.shape == shape:
-                _idle.remove(held)
-                return held
-    return None
-
-
-def _keep(held: Lease) -> None:
-    with _lock:
-        _idle.append(held)
-        surplus = _idle[:-_KEPT]
-        del _idle[:-_KEPT]
-    with suppress(GpuloadError):
-        # The load that gives its own back has succeeded, whatever happened to another.
-        run_all(each.close for each in surplus)
-
-
 def release() -> None:
     """Free what is kept for the next loads; a load makes it anew."""
-    if driver.forked():
-        return  # the lock may be held by a thread that is not here
-    with _lock:
-        idle = list(_idle)
-        _idle.clear()
-    run_all(each.close for each in idle)
-
-
-@atexit.register
-def _release_at_exit() -> None:
-    with suppress(GpuloadError):
-        release()
+    _kept.release()

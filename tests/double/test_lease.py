@@ -149,7 +149,7 @@ def test_few_are_kept(cuda):
     for shape in shapes:
         with lease.lease(0, shape):
             pass
-    assert len(lease._idle) == 2
+    assert len(lease._kept._idle) == 2
     with lease.lease(0, shapes[-1]) as last:
         assert last.shape == shapes[-1]
 
@@ -200,7 +200,7 @@ def test_threads():
         thread.join(60)
     assert errors == []
     assert len(set(seen)) == 4
-    assert len(lease._idle) == 2
+    assert len(lease._kept._idle) == 2
 
 
 # --- Faults ---------------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ def test_a_fork():
         shape = lease.Shape(1, 1 << 20, 1, 1 << 20)
         with lease.lease(0, shape):
             pass
-        lease._lock.acquire()  # as a thread might that is not in the child
+        lease._kept._lock.acquire()  # as a thread might that is not in the child
         child = os.fork()
         if not child:
             try:
@@ -266,7 +266,7 @@ def test_a_fork():
                 print("forked" in str(error), flush=True)
             lease.release()
             sys.exit(0)
-        lease._lock.release()
+        lease._kept._lock.release()
         print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         with lease.lease(0, shape):
             pass
