@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import importlib.util
-from pathlib import PurePath
+import importlib
+import stat
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -136,18 +137,31 @@ def _plot_output(
     files: tuple[str, ...], plot: str | None, *, force: bool
 ) -> Iterator[Output | None]:
     """Open the plot's file before anything is timed, so that what is wrong with it is found."""
-    if "-" in files:
-        raise click.UsageError("standard input can be read only once; name a file")
+    for file in files:
+        if _is_stream(file):
+            name = "standard input" if file == "-" else file
+            raise click.UsageError(f"{name} can be read only once; name a file")
     if plot is None:
         yield None
         return
     if len(files) > 1:
         raise click.UsageError("--plot takes one FILE")
     check([Target(files[0], plot)], force=force)
-    if importlib.util.find_spec("matplotlib") is None:
-        raise MissingDependencyError("matplotlib", "plot", "--plot")
+    try:
+        importlib.import_module("matplotlib")
+    except ImportError:
+        raise MissingDependencyError("matplotlib", "plot", "--plot") from None
     with open_output(plot, force=force) as output:
         yield output
+
+
+def _is_stream(file: str) -> bool:
+    """Return whether a name is that of a pipe, or of what is like one."""
+    try:
+        mode = Path(file).stat().st_mode
+    except (OSError, ValueError):
+        return file == "-"
+    return file == "-" or not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _begin(

@@ -21,10 +21,10 @@ from gpuload.engines.choice import (
     fetching_is_slower,
     time_text,
 )
-from gpuload.errors import FormatWarning
+from gpuload.errors import DriverError, FormatWarning, MemoryLimitError
 from gpuload.host_memory import allocate, reserve
 from gpuload.options import ENGINES, Options
-from gpuload.sinks import DescriptorSink, MemorySink, NullSink
+from gpuload.sinks import CountingSink, DescriptorSink, MemorySink, NullSink
 from gpuload.watch import Watch
 
 if TYPE_CHECKING:
@@ -344,21 +344,47 @@ class Container:
         named = self._options.engine in DEVICE_ENGINES
         wanted = named or self._options.device not in (None, "cpu")
         slower: dict[str, str] = {}
-        if fetching and self._options.device is None and self._options.engine == "auto":
+        offered = fetching and self._options.device is None and self._options.engine == "auto"
+        if offered:
             slower = fetching_is_slower(self.chunks, self._options)
-            wanted = not slower
-        device_id = find_device(self._options.device) if wanted else None
+        if wanted:
+            device_id = find_device(self._options.device)
+            self.report = self._run_on(sink, device_id, {}, collect=collect, progress=progress)
+        elif offered and not slower:
+            self.report = self._run_offered(sink, collect=collect, progress=progress)
+        else:
+            self.report = self._run_on(sink, None, slower, collect=collect, progress=progress)
+        return self.report
+
+    def _run_offered(self, sink: Sink, **settings: Any) -> Report:
+        """Decode with a device that nobody asked for; without it, if it fails at that."""
+        counted = CountingSink(sink)
+        try:
+            return self._run_on(counted, find_device(None), {}, **settings)
+        except (DriverError, MemoryLimitError) as error:
+            if counted.written and sink.ordered:
+                raise
+            return self._run_on(sink, None, {"sm": f"it failed: {error}"}, **settings)
+
+    def _run_on(
+        self,
+        sink: Sink,
+        device_id: int | None,
+        passed_over: dict[str, str],
+        *,
+        collect: bool,
+        progress: Progress | None,
+    ) -> Report:
         if device_id is None:
-            passed_over = {**choose(self.chunks, self._options, None).passed_over, **slower}
+            passed_over = {**choose(self.chunks, self._options, None).passed_over, **passed_over}
             run = pipeline.run
         else:
             from gpuload.device_run import run as device_run
 
-            passed_over = {}
             run = partial(device_run, device_id=device_id)
-        self.report = run(self._index, sink, self._options, collect=collect, progress=progress)
-        self.report.passed_over = {**passed_over, **self.report.passed_over}
-        return self.report
+        report = run(self._index, sink, self._options, collect=collect, progress=progress)
+        report.passed_over = {**passed_over, **report.passed_over}
+        return report
 
     def _check_open(self) -> None:
         if self._closed:

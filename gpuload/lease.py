@@ -14,6 +14,7 @@ from cuda.core import EventOptions  # noqa: TID253 (whoever imports this uses a 
 
 from gpuload import driver
 from gpuload.engines.making import make_engine
+from gpuload.engines.scan_plan import LARGEST_RANGE
 from gpuload.engines.scans import DeviceScans
 from gpuload.engines.sums import DeviceSums
 from gpuload.errors import MemoryLimitError
@@ -78,7 +79,7 @@ class Shape:
         slots : int
             Slots of the ring that are wanted.
         """
-        landing = memory_limit // _LANDINGS // _UNIT * _UNIT - MARGIN
+        landing = min(memory_limit // _LANDINGS // _UNIT * _UNIT - MARGIN, LARGEST_RANGE)
         slot = min(_SLOT, memory_limit // 2 // slots // 4096 * 4096)
         if slot < 1 << 20 or landing < slot:
             return None

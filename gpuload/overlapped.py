@@ -26,9 +26,9 @@ import numpy as np
 from gpuload import driver
 from gpuload.engines.base import DeviceBatch
 from gpuload.engines.sums import check
-from gpuload.errors import GpuloadError
+from gpuload.errors import GpuloadError, MemoryLimitError
 from gpuload.irregular import DamagedError, IrregularError
-from gpuload.lease import MARGIN, USES
+from gpuload.lease import MARGIN, USES, release
 from gpuload.memory import run_all
 from gpuload.report import Report, WindowStats, checksum_counts
 from gpuload.staging import Piece
@@ -78,10 +78,23 @@ class Target:
 
     def reserve(self, size: int) -> None:
         """Make room for the first `size` bytes; irregular if there is none."""
-        if size > self.size:
-            if self._grow is None:
-                raise IrregularError
+        if size <= self.size:
+            return
+        if self._grow is None:
+            raise IrregularError
+        try:
             self.size = self._grow(size)
+        except MemoryLimitError:
+            release()
+            self.size = self._grown(size)
+
+    def _grown(self, size: int) -> int:
+        assert self._grow is not None
+        try:
+            return self._grow(size)
+        except MemoryLimitError as error:
+            # What the result needs in all is known step by step.
+            raise IrregularError(str(error)) from error
 
 
 @dataclass
@@ -165,6 +178,9 @@ class Overlapped:
         self.watch = watch
         #: Most bytes that the target may be given.
         self.limit = options.output_limit(feed.source.size)
+        #: Whether the caller has the target already, and might look at it before this load turns
+        #: out to be irregular, and begins again.
+        self.shared = False
         self.report = Report(engine=engine.name, threads=stager.threads)
         self._progress = _Progress()
         self._free = deque(held.landings)
@@ -223,6 +239,8 @@ class Overlapped:
             raise
         pool.shutdown()
         self._drain()
+        if self.shared:
+            self.watch.submit(self._end())
         self.report.ways = dict(self.stager.brought)
         return self.report
 
@@ -231,9 +249,11 @@ class Overlapped:
         self._ended = True
         self.feed.stop()
         brought = [self._awaited, *(each for _, _, each in self._brought)]
-        join(pool, brought, self.feed.source.cancel)
-        with suppress(GpuloadError):
-            self._drain()
+        try:
+            join(pool, brought, self.feed.source.cancel)
+        finally:
+            with suppress(GpuloadError):
+                self._drain()
 
     def _drain(self) -> None:
         """Wait for all copies and let go of what they read."""
@@ -380,7 +400,7 @@ class Overlapped:
         if len(self._decoding) >= USES - 1 + len(self.held.landings):
             self._settle(self._decoding.popleft())
         self._progress.complete = last
-        if last:
+        if last and not self.shared:
             self.watch.submit(self._end())
 
     def _carry(self, landed: _Range, offset: int, following: _Range) -> Event | None:

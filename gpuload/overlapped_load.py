@@ -241,7 +241,7 @@ class _Load:
                 self.stages,
                 self.watch,
             )
-            load.limit = self.limit
+            load.limit, load.shared = self.limit, self.to.out is not None
             report = load.run(self.to.start(ordered))
             undo.pop_all()
         if self.to.out is not None and report.raw_size != target.size:

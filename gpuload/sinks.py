@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from gpuload.codecs.base import Bytes
 
-__all__ = ["DescriptorSink", "MemorySink", "NullSink", "Sink"]
+__all__ = ["CountingSink", "DescriptorSink", "MemorySink", "NullSink", "Sink"]
 
 
 class Sink(Protocol):
@@ -104,3 +104,32 @@ class NullSink:
 
     def write(self, offset: int, data: Bytes) -> None:
         """See `Sink.write`."""
+
+
+class CountingSink:
+    """A sink that knows whether anything was written to it.
+
+    Parameters
+    ----------
+    sink : Sink
+        Where the bytes go.
+
+    Attributes
+    ----------
+    written : bool
+        Whether any went there, or may have gone there in part.
+    """
+
+    def __init__(self, sink: Sink) -> None:
+        self._sink = sink
+        self.ordered = sink.ordered
+        self.written = False
+
+    def slot(self, offset: int, size: int) -> Bytes | None:
+        """See `Sink.slot`."""
+        return self._sink.slot(offset, size)
+
+    def write(self, offset: int, data: Bytes) -> None:
+        """See `Sink.write`."""
+        self.written = True
+        self._sink.write(offset, data)

@@ -311,6 +311,8 @@ class _Pinned:
 
     def __init__(self, source: Source, piece: Piece) -> None:
         assert source.descriptor is not None
+        self._source, self._descriptor = source, source.descriptor
+        self._end = piece.offset + piece.size
         self._lead = piece.offset % mmap.PAGESIZE
         self.size = -(-(piece.size + self._lead) // mmap.PAGESIZE) * mmap.PAGESIZE
         self._address = _map(source.descriptor, piece.offset - self._lead, self.size)
@@ -345,6 +347,10 @@ class _Pinned:
             return
         with driver.calling("cuEventSynchronize", "the last use of pages"):
             self._done.sync()
+        # A page that a file ends in stays, with zeros where the file was cut off.
+        size = os.fstat(self._descriptor).st_size
+        if size < self._end:
+            raise self._source.truncated(size, self._end - size)
 
 
 @cache

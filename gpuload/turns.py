@@ -74,7 +74,10 @@ class Turns:
 
 
 def interruptible(work: Callable[[], T], cancel: Callable[[], object]) -> T:
-    """Do work in a thread of its own, and wait; Ctrl-C has it cancelled, and is raised at its end.
+    """Do work in a thread of its own, and wait for its end, whatever a signal's handler raises.
+
+    Ctrl-C and what other handlers raise has the work cancelled, and is raised at its end: until
+    then memory is in use that the caller would free.
 
     Parameters
     ----------
@@ -105,7 +108,7 @@ def interruptible(work: Callable[[], T], cancel: Callable[[], object]) -> T:
             if thread.ident is None:
                 _start(thread, run)
             ended.wait()
-        except KeyboardInterrupt as interrupt:
+        except BaseException as interrupt:  # noqa: BLE001 (raised below)
             interrupts.append(interrupt)
     error = next(iter([*interrupts, *errors]), None)
     # Errors hold frames, which must not hold the errors.
@@ -132,6 +135,8 @@ def join(
 ) -> None:
     """Wait for the threads of a pool, whatever happens: they use memory that is freed next.
 
+    What a signal's handler raises meanwhile, Ctrl-C for one, is raised at the end.
+
     Parameters
     ----------
     pool : ThreadPoolExecutor
@@ -141,12 +146,30 @@ def join(
     give_up : callable
         Called again and again as long as there is anything to wait for.
     """
-    while True:
+    interrupts: list[BaseException] = []
+    while not _joined(pool, workers, give_up, interrupts):
+        pass
+    if interrupts:
         try:
-            # Not by joining the threads, which an interrupted join takes for ended (before 3.13).
-            while wait(workers, timeout=_INTERVAL).not_done:
-                give_up()
-            pool.shutdown()
-        except KeyboardInterrupt:
-            continue
-        return
+            raise interrupts[0]
+        finally:
+            interrupts.clear()
+
+
+def _joined(
+    pool: ThreadPoolExecutor,
+    workers: list[Future[None]],
+    give_up: Callable[[], object],
+    interrupts: list[BaseException],
+) -> bool:
+    try:
+        if interrupts:
+            give_up()
+        # Not by joining the threads, which an interrupted join takes for ended (before 3.13).
+        while wait(workers, timeout=_INTERVAL).not_done:
+            give_up()
+        pool.shutdown()
+    except BaseException as interrupt:  # noqa: BLE001 (raised by who calls)
+        interrupts.append(interrupt)
+        return False
+    return True

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import random
+import signal
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from gpuload.turns import StoppedError, Turns
+from gpuload.turns import StoppedError, Turns, interruptible, join
 
 #: Seconds after which a test has hung.
 TIMEOUT = 30
@@ -78,3 +80,63 @@ def test_a_turn_that_fails_is_not_over():
             second.result(0.05)
         turns.stop()
         assert isinstance(second.exception(TIMEOUT), StoppedError)
+
+
+class TimeUpError(Exception):
+    """What a handler of SIGALRM may raise."""
+
+
+def raising(error):
+    def handler(*_):
+        raise error
+
+    return handler
+
+
+@pytest.fixture
+def alarm():
+    """Return a function that has a signal's handler raise an error soon, twice."""
+    before = signal.getsignal(signal.SIGALRM)
+
+    def start(error):
+        signal.signal(signal.SIGALRM, raising(error))
+        signal.setitimer(signal.ITIMER_REAL, 0.05, 0.1)
+
+    yield start
+    signal.setitimer(signal.ITIMER_REAL, 0)
+    signal.signal(signal.SIGALRM, before)
+
+
+errors = pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(143), TimeUpError()])
+
+
+@errors
+def test_what_a_handler_raises_comes_after_the_end_of_the_work(alarm, error):
+    cancelled, ended = threading.Event(), threading.Event()
+
+    def work():
+        cancelled.wait(TIMEOUT)
+        time.sleep(0.3)
+        ended.set()
+
+    alarm(error)
+    with pytest.raises(type(error)):
+        interruptible(work, cancelled.set)
+    assert ended.is_set()
+
+
+@errors
+def test_threads_are_joined_before_what_a_handler_raises(alarm, error):
+    told, ended = threading.Event(), threading.Event()
+
+    def work():
+        told.wait(TIMEOUT)
+        time.sleep(0.3)
+        ended.set()
+
+    with ThreadPoolExecutor(1) as pool:
+        workers = [pool.submit(work)]
+        alarm(error)
+        with pytest.raises(type(error)):
+            join(pool, workers, told.set)
+        assert ended.is_set()

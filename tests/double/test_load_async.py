@@ -6,6 +6,7 @@ import threading
 import time
 from concurrent.futures import CancelledError
 
+import lz4.block
 import lz4.frame
 import pytest
 
@@ -25,7 +26,15 @@ from tests.helpers.device_loads import (
     run_alone,
     write,
 )
-from tests.helpers.handmade import BGZF_EOF, bgzf_block
+from tests.helpers.handmade import (
+    BGZF_EOF,
+    INDEPENDENT,
+    SIZE,
+    V1,
+    bgzf_block,
+    lz4_block,
+    lz4_frame,
+)
 from tests.helpers.overlapped_loads import (
     QUICK,
     find_rows,
@@ -302,3 +311,24 @@ def test_a_load_that_nobody_waits_for(tmp_path, feed, delay):
         """
     said = run_alone(script.replace("FEED", repr(feed)).replace("DELAY", str(delay)))
     assert said == "ends"
+
+
+def test_nobody_sees_an_array_of_theirs_before_it_is_right(loads, monkeypatch, tmp_path):
+    """A block that is not full is found at the end, and has the load begin again."""
+    find_rows(monkeypatch, "scanned")
+    raw = mixed(10 * 65536)
+    parts = [raw[start : start + 65536] for start in range(0, len(raw), 65536)]
+    parts[5] = parts[5][:1000]
+    wanted = b"".join(parts)
+    flags = V1 | INDEPENDENT | SIZE
+    blocks = [lz4_block(lz4.block.compress(part, store_size=False)) for part in parts]
+    (tmp_path / "file").write_bytes(lz4_frame(*blocks, flags=flags, size=len(wanted)))
+    stream = new_stream()
+    with allocate("cuMemAlloc", len(wanted), stream) as address:
+        out = UserArray(address, len(wanted))
+        load = gpuload.load_async(tmp_path / "file", out=out, stream=stream, **QUICK)
+        load.wait(stream)
+        assert read(address, len(wanted), stream) == wanted
+        load.result(TIMEOUT)
+    assert loads.ended[0][1] != "done"
+    stream.close()

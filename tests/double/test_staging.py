@@ -314,3 +314,12 @@ def test_taking_slots_may_fail(make, ring, address, stream, monkeypatch):
     bring(stager, [(0, 40_000)], address, stream)
     stager.finish()
     assert read(address, 40_000, stream) == DATA[:40_000]
+
+
+def test_a_file_that_is_cut_within_its_last_page(make, source, stream, address, tmp_path):
+    """The page stays, with zeros behind the new end, and would be taken for what was stored."""
+    mapped = make("mapped")
+    mapped.bring(Piece(0, len(DATA), address, stream))
+    os.truncate(tmp_path / "file", len(DATA) - 5)
+    with pytest.raises(FormatError, match=rf"byte {len(DATA) - 5}: the file ends here, 5 bytes"):
+        mapped.finish()
