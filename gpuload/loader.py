@@ -365,7 +365,7 @@ class Job:
     def run(self, watch: Watch) -> Array:
         """Open the file, load it, and close it."""
         given = self._source
-        source = given if isinstance(given, Source) else open_source(given)
+        source = given if isinstance(given, Source) else open_source(given, watch.reads)
         watch.reads(source)
         with source:
             device_id = destination(self._options, self._out, self._device)

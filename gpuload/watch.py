@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import CancelledError
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from cuda.core import Event
 
-    from gpuload.sources import Source
-
 __all__ = ["Watch"]
+
+
+class _Reads(Protocol):
+    def cancel(self) -> None: ...
 
 
 class Watch:
@@ -25,13 +27,15 @@ class Watch:
 
     def __init__(self) -> None:
         self.cancelled = False
-        self._source: Source | None = None
+        self._source: _Reads | None = None
         self._submitted = threading.Event()
         self._event: Event | None = None
 
-    def reads(self, source: Source) -> None:
+    def reads(self, source: _Reads) -> None:
         """Say whose reads are to give up when the load is cancelled."""
         self._source = source
+        if self.cancelled:
+            source.cancel()
 
     def cancel(self) -> None:
         """End the load soon."""

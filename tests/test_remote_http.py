@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import threading
+import time
+from concurrent.futures import CancelledError
 
 import lz4.frame
 import pytest
@@ -40,6 +42,8 @@ PASSING = [
     "503",
 ]
 TIMED_OUT = ("stall", "stall midway", "trickle")
+#: Answers that are not what was asked for.
+WRONG = ("whole", "shifted", "unnamed", "encoded", "endless")
 
 
 @pytest.fixture(autouse=True)
@@ -191,6 +195,30 @@ class TestFinalFaults:
         assert "download the file" in str(caught.value)
         assert len(server.ranges) == 1
 
+    @pytest.mark.parametrize(
+        ("fault", "message"),
+        [
+            ("shifted", f"the bytes 0-{MIB - 1} were asked for, 1-{MIB} came"),
+            ("unnamed", "no range that the server names came"),
+            ("encoded", r"encoded \(gzip\), although that was not asked for"),
+        ],
+    )
+    def test_parts_that_were_not_asked_for(self, fault, message, server):
+        """The range, and how it is sent (RFC 9110, sections 14.4 and 15.3.7)."""
+        url = server.put(FILE)
+        server.fail(fault, 100)
+        with pytest.raises(RemoteError, match=message) as caught:
+            load(url)
+        assert "download the file" in str(caught.value)
+        assert len(server.ranges) == 1
+
+    def test_a_part_without_an_end(self, server):
+        """No more of it is read than the part has, and one byte."""
+        url = server.put(FILE)
+        server.fail("endless", 100)
+        with pytest.raises(RemoteError, match=f"{MIB} bytes were asked for, {MIB + 1} came"):
+            load(url)
+
     def test_small_object_needs_no_ranges(self, server):
         url = server.put(lz4.frame.compress(b"small"))
         server.fail("whole", 100)
@@ -308,4 +336,16 @@ class TestGivingUp:
 
 
 def test_every_fault_is_tested():
-    assert set(FAULTS) <= {*PASSING, *TIMED_OUT, "whole"}
+    assert set(FAULTS) <= {*PASSING, *TIMED_OUT, *WRONG}
+
+
+def test_cancelled_while_it_is_opened(server, monkeypatch):
+    monkeypatch.setenv("GPULOAD_REMOTE_TIMEOUT", "30")
+    url = server.put(FILE)
+    server.fail("stall", 100, "HEAD")
+    load = gpuload.load_async(url, device="cpu")
+    while not server.requests:
+        time.sleep(0.01)
+    load.cancel()
+    with pytest.raises(CancelledError):
+        load.result(10)

@@ -43,6 +43,7 @@ __all__ = [
 #: Most decoded bytes per byte of DEFLATE: a match yields 258 bytes at most and takes two bits at
 #: least, one for its length code and one for its distance code (RFC 1951, section 3.2.5).
 _EXPANSION = 258 * 8 // 2
+_LARGEST = (1 << 63) - 1
 #: Fewest bytes of a DEFLATE stream: 3 bits of block header and a 7-bit end-of-block code.
 _DEFLATE_MINIMUM = 2
 #: Most decoded bytes of a BGZF block.
@@ -110,7 +111,8 @@ def _describe(header: MemberHeader) -> dict[str, Any]:
 def _serial_row(source: Source, offset: int) -> ChunkTable:
     # ISIZE is no help: it is modulo 2^32, and of the last member alone (section 2.3.1).
     size = source.size - offset
-    return make_table([offset], stored_size=size, raw_size=size * _EXPANSION, codec=Codec.GZIP)
+    most = min(size * _EXPANSION, _LARGEST)
+    return make_table([offset], stored_size=size, raw_size=most, codec=Codec.GZIP)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from gpuload.chunks import Codec
 from gpuload.codecs.gzip_header import read_member_header
 from gpuload.containers import gzip, lz4, snappy, zstd_frame
 from gpuload.containers.lz4_frame import read_header
-from gpuload.errors import GpuloadError
+from gpuload.errors import FormatError, MemoryLimitError, UnsupportedCodecError
 
 if TYPE_CHECKING:
     from gpuload.options import Options
@@ -53,7 +53,7 @@ def prospect(source: Source, options: Options) -> Prospect | None:
     """Return what a file promises; None if it must be listed first, or is broken."""
     try:
         return _prospect(source, options)
-    except GpuloadError:
+    except (FormatError, MemoryLimitError, UnsupportedCodecError):
         return None
 
 

@@ -14,7 +14,11 @@ from gpuload.sources.local import LocalFile, SpooledFile, open_path, spool
 from gpuload.sources.remote import FsspecSource, open_object
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from typing_extensions import Buffer
+
+    from gpuload.sources.attempts import Request
 
 __all__ = [
     "BytesSource",
@@ -27,7 +31,9 @@ __all__ = [
 ]
 
 
-def open_source(source: str | os.PathLike[str] | Buffer) -> Source:
+def open_source(
+    source: str | os.PathLike[str] | Buffer, started: Callable[[Request], object] | None = None
+) -> Source:
     """Open a path, an fsspec URL or a bytes-like object.
 
     Parameters
@@ -57,7 +63,7 @@ def open_source(source: str | os.PathLike[str] | Buffer) -> Source:
         For anything else.
     """
     if isinstance(source, str) and "://" in source:
-        return _open_url(source)
+        return _open_url(source, started)
     if isinstance(source, str | os.PathLike):
         return open_path(os.fspath(source))
     if not _has_buffer(source):
@@ -73,7 +79,7 @@ def _has_buffer(source: object) -> bool:
     return True
 
 
-def _open_url(url: str) -> Source:
+def _open_url(url: str, started: Callable[[Request], object] | None) -> Source:
     try:
         import fsspec
     except ImportError:
@@ -83,4 +89,4 @@ def _open_url(url: str) -> Source:
     except (AttributeError, TypeError) as error:
         # What some of its file systems say to URLs that they cannot read.
         raise OSError(f"fsspec cannot open {url}: {error}") from error
-    return open_object(files, path, url)
+    return open_object(files, path, url, started)

@@ -7,7 +7,9 @@ larger than memory; one whose object is another by now says so in Content-Range 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from gpuload.errors import RemoteError
@@ -24,6 +26,7 @@ __all__ = [
 ]
 
 _WHOLE, _PART, _NO_PART = 200, 206, 416
+_DOWNLOAD = "download the file and load the copy"
 
 
 def is_http(files: Any) -> bool:
@@ -78,6 +81,8 @@ class Expected:
         if error:
             response.close()  # without reading what it sends
             raise error
+        if response.status in (_WHOLE, _PART):
+            response.read = partial(_read, response, self.end - self.start)
 
     def _error(self, status: int, headers: Any) -> RemoteError | None:
         if status not in (_WHOLE, _PART, _NO_PART):
@@ -90,6 +95,19 @@ class Expected:
             return changed(self.url, self.start, what)
         if status == _WHOLE and self.end - self.start < self.size:
             return ignored(self.url, self.start, self.end - self.start, self.size)
+        return self._other(headers) if status == _PART else None
+
+    def _other(self, headers: Any) -> RemoteError | None:
+        """Return the error for a part that is not the range that was asked for."""
+        encoding = headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding != "identity":
+            what = f"the part that came is encoded ({encoding}), although that was not asked for"
+            return RemoteError(f"{self.url}: byte {self.start}: {what}; {_DOWNLOAD}")
+        found, wanted = _range(headers), (self.start, self.end - 1)
+        if found != wanted:
+            came = "no range that the server names" if found is None else f"{found[0]}-{found[1]}"
+            what = f"the bytes {wanted[0]}-{wanted[1]} were asked for, {came} came"
+            return RemoteError(f"{self.url}: byte {self.start}: {what}; {_DOWNLOAD}")
         return None
 
 
@@ -134,5 +152,25 @@ def _total(headers: Any) -> str:
     return total.strip()
 
 
+def _range(headers: Any) -> tuple[int, int] | None:
+    """Return the first byte and the last one of a part; None if the answer does not say."""
+    found = re.match(r"bytes (\d{1,19})-(\d{1,19})/", headers.get("Content-Range", "").strip())
+    return (int(found[1]), int(found[2])) if found else None
+
+
 def _is_strong(etag: str) -> bool:
     return bool(etag) and not etag.startswith("W/")
+
+
+async def _read(response: Any, wanted: int) -> bytes:
+    """Return what an answer holds, but not more than one byte too many: a server decides that."""
+    parts, size = [], 0
+    while size <= wanted:
+        part = await response.content.readany()
+        if not part:
+            break
+        parts.append(part)
+        size += len(part)
+    if size > wanted:
+        response.close()
+    return b"".join(parts)[: wanted + 1]

@@ -26,6 +26,7 @@ from gpuload.sources.local import LocalFile, spool
 from gpuload.sources.read_ahead import BLOCK, ReadAhead
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
 
     from gpuload.sources.calls import Calls
@@ -187,7 +188,9 @@ class FsspecSource(Source):
             raise http.changed(self.name, offset, http.resized(self.size, size))
 
 
-def open_object(files: Any, path: str, url: str) -> Source:
+def open_object(
+    files: Any, path: str, url: str, started: Callable[[Request], object] | None = None
+) -> Source:
     """Open an object of a file system of fsspec.
 
     Parameters
@@ -198,6 +201,8 @@ def open_object(files: Any, path: str, url: str) -> Source:
         The object in it.
     url : str
         What to call it.
+    started : callable, optional
+        Is given the request for its size, which can be cancelled.
 
     Returns
     -------
@@ -215,7 +220,10 @@ def open_object(files: Any, path: str, url: str) -> Source:
     if type(files).__module__ == "fsspec.implementations.local":
         return LocalFile(path, url)
     seconds = stall_timeout()
-    info = _info(calls_of(files), path, url, seconds).result()
+    request = _info(calls_of(files), path, url, seconds)
+    if started is not None:
+        started(request)
+    info = request.result()
     size = info.get("size")
     if size is None or info.get("partial") is False:
         return _copy(files, path, url, http.stream_options(files, seconds))

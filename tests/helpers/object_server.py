@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import re
 import socket
 import struct
@@ -193,6 +194,47 @@ def _whole(handler: _Handler, content: bytes) -> None:
     handler.send(content)
 
 
+def _shifted(handler: _Handler, content: bytes) -> None:
+    """Send another part of the same length, and say so."""
+    first, last = handler.wanted(len(content))
+    by = 1 if last + 1 < len(content) else -1
+    handler.head(content, first + by, last + by)
+    handler.send(content[first + by : last + by + 1])
+
+
+def _unnamed(handler: _Handler, content: bytes) -> None:
+    """Send a part without saying which."""
+    first, last = handler.wanted(len(content))
+    handler.send_response(206)
+    handler.fields(last - first + 1)
+    handler.send(content[first : last + 1])
+
+
+def _encoded(handler: _Handler, content: bytes) -> None:
+    """Compress what was asked for as it is."""
+    first, last = handler.wanted(len(content))
+    body = gzip.compress(content[first : last + 1])
+    handler.send_response(206)
+    handler.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+    handler.send_header("Content-Encoding", "gzip")
+    handler.fields(len(body))
+    handler.send(body)
+
+
+def _endless(handler: _Handler, content: bytes) -> None:
+    """Promise the part, and send without an end."""
+    first, last = handler.wanted(len(content))
+    handler.send_response(206)
+    handler.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+    handler.send_header("Transfer-Encoding", "chunked")
+    handler.end_headers()
+    part = bytes(1 << 20)
+    with contextlib.suppress(OSError):
+        while not handler.server.closing.is_set():
+            handler.send(b"%x\r\n" % len(part) + part + b"\r\n")
+    handler.hang_up()
+
+
 def _send_half(handler: _Handler, content: bytes) -> None:
     first, last = handler.wanted(len(content))
     handler.head(content, first, last)
@@ -212,6 +254,10 @@ FAULTS: dict[str, Callable[[_Handler, bytes], None]] = {
     "cut off": _cut_off,
     "short": _short,
     "whole": _whole,
+    "shifted": _shifted,
+    "unnamed": _unnamed,
+    "encoded": _encoded,
+    "endless": _endless,
 }
 
 
