@@ -42,3 +42,10 @@ class Corpus:
 def corpus() -> Corpus:
     """The corpus: ``corpus / "lz4/concat3.lz4"`` is the path of a file."""
     return Corpus()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Have the tests on the double of the driver run beside the others."""
+    from tests.helpers import double_suite
+
+    double_suite.start(session)
