@@ -36,6 +36,7 @@ _NAMES = {
     Checksum.XXH64_LOW: "xxHash-64 (low half) of the content",
     Checksum.CRC32: "CRC-32 of the content",
     Checksum.CRC32C_MASKED: "masked CRC-32C of the content",
+    Checksum.ADLER32: "Adler-32 of the content",
 }
 
 #: The polynomials, reflected: bit 31 is the coefficient of 1, bit 0 that of x^31.
@@ -95,6 +96,10 @@ def _function(kind: Checksum) -> Callable[[Bytes], int]:
         return crc32()
     if kind is Checksum.CRC32C_MASKED:
         return _masked_crc32c
+    if kind is Checksum.ADLER32:
+        from deflate import adler32
+
+        return lambda data: int(adler32(data))
     import xxhash
 
     if kind is Checksum.XXH64_LOW:

@@ -33,6 +33,7 @@ class Codec(IntEnum):
     #: Microsoft DirectStorage's and NVIDIA's GDeflate, a DEFLATE stream laid out for 32 lanes;
     #: nvCOMP only
     GDEFLATE = 6
+    BLOSC = 7  #: a whole Blosc 1 chunk, whose compressor only the library has (blosclz); host only
 
 
 class Checksum(IntEnum):
@@ -44,6 +45,7 @@ class Checksum(IntEnum):
     XXH64_LOW = 3  #: low 32 bits of xxHash-64 of the decoded bytes (Zstandard)
     CRC32 = 4  #: CRC-32 of the decoded bytes (gzip)
     CRC32C_MASKED = 5  #: CRC-32C of the decoded bytes, rotated and offset (Snappy framing)
+    ADLER32 = 6  #: Adler-32 of the decoded bytes (zlib); only the host computes it
 
 
 CHUNK_DTYPE = np.dtype(

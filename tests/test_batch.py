@@ -33,7 +33,7 @@ def test_codes_are_the_drivers_and_our_own_start_at_256():
             st.integers(0, 2**40),
             st.integers(0, 2**32),
             st.integers(0, 2**22),
-            st.sampled_from([codec for codec in Codec if codec != Codec.GZIP]),
+            st.sampled_from([codec for codec in Codec if codec not in (Codec.GZIP, Codec.BLOSC)]),
         )
     )
 )

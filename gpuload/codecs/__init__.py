@@ -10,7 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NoReturn
 
 from gpuload.chunks import Codec
-from gpuload.codecs import deflate, gzip, lz4, snappy, zstd
+from gpuload.codecs import blosc, deflate, gzip, lz4, snappy, zstd
 from gpuload.codecs.base import Bytes, CorruptChunkError, Decoder, StreamDecoder
 from gpuload.errors import UnsupportedCodecError
 
@@ -32,6 +32,7 @@ _LIBRARIES = [
     ("DEFLATE, BGZF", "deflate", "decode, compress (libdeflate)"),
     ("gzip streams", "isal", "decode (ISA-L; zlib without it)"),
     ("Zstandard", "zstandard", "decode, compress"),
+    ("Blosc", "numcodecs", "decode"),
     ("xxHash", "xxhash", "checksums of LZ4 and Zstandard"),
     ("CRC-32C", "google-crc32c", "checksums of Snappy"),
 ]
@@ -56,6 +57,7 @@ def decoders(options: Options, *, vouched: bool) -> dict[int, Decoder]:
         Codec.SNAPPY: snappy.decode,
         Codec.DEFLATE: deflate.decode,
         Codec.ZSTD: zstd.decoder(options.dictionary, verify=bool(options.verify)),
+        Codec.BLOSC: blosc.decode,
         **{codec: partial(_fail, reason) for codec, reason in MISSING.items()},
     }
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Read = Callable[..., Index]
 
-__all__ = ["FORMATS", "LISTED_ON_THE_WAY", "read_index"]
+__all__ = ["FORMATS", "LISTED_ON_THE_WAY", "is_stream", "read_index"]
 
 #: Formats by name, as messages list them.
 FORMATS = {
@@ -37,6 +37,11 @@ _READERS: list[tuple[Callable[[bytes], bool], Read]] = [
     (reader.is_magic, reader.read) for reader in (lz4, zstd, gzip, snappy)
 ]
 _SHOWN = 16
+
+
+def is_stream(first: bytes) -> bool:
+    """Return whether a file with these first bytes is of a format that `read_index` knows."""
+    return skippable.is_magic(first) or any(is_magic(first) for is_magic, _ in _READERS)
 
 
 def read_index(source: Source, options: Options, listener: Listener | None = None) -> Index:

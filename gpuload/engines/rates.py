@@ -130,6 +130,7 @@ HOST_RATES: dict[int, HostRate] = {
     Codec.DEFLATE: HostRate(0.55e9, 4.9e9, 4.9e9),
     Codec.ZSTD: HostRate(0.66e9, 1.2e9, 2.9e9),
     Codec.GZIP: HostRate(0.4e9, 0.4e9, 0.4e9),
+    Codec.BLOSC: HostRate(2.2e9, 2.2e9, 4e9),
 }
 SMALL_CHUNK = 256 << 10
 #: Decoded bytes that a thread takes at a time.

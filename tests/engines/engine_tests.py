@@ -64,6 +64,7 @@ SETTINGS: dict[Codec, list[dict]] = {
     Codec.RAW: [{}],
     Codec.SNAPPY: [{}],
     Codec.GDEFLATE: [{}],
+    Codec.BLOSC: [{"cname": b"blosclz"}, {"cname": b"zstd", "shuffle": 2}],
     Codec.LZ4: [
         {"mode": "fast", "acceleration": 20},
         {"mode": "default"},
@@ -87,7 +88,7 @@ SETTINGS: dict[Codec, list[dict]] = {
 
 
 #: Codecs of which a reference decoder decodes single payloads on the host.
-HOST_CODECS = frozenset({Codec.RAW, Codec.DEFLATE, Codec.SNAPPY, Codec.LZ4, Codec.ZSTD})
+HOST_CODECS = frozenset(Codec) - {Codec.GZIP, Codec.GDEFLATE}
 
 #: Sizes of rows that nobody decodes; engines may leave empty ones to others.
 SOME_BYTES = {"stored_size": 40, "raw_size": 100}

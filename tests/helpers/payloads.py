@@ -39,6 +39,7 @@ NATURAL_CHECKSUM = {
     Codec.SNAPPY: Checksum.CRC32C_MASKED,
     Codec.LZ4: Checksum.XXH32_STORED,
     Codec.ZSTD: Checksum.XXH64_LOW,
+    Codec.BLOSC: Checksum.XXH32_STORED,
 }
 
 
@@ -126,6 +127,7 @@ def encode(codec: Codec, raw: bytes, **settings: Any) -> Payload:
         Codec.LZ4: lambda data, **more: lz4.block.compress(data, store_size=False, **more),
         Codec.ZSTD: lambda data, **more: zstandard.ZstdCompressor(**more).compress(data),
         Codec.GDEFLATE: lambda data: GDEFLATE_STAND_IN + data,
+        Codec.BLOSC: blosc,
     }
     return Payload(codec, raw, encoders[codec](raw, **settings))
 
@@ -134,6 +136,13 @@ def deflate(raw: bytes, level: int = 6, strategy: int = zlib.Z_DEFAULT_STRATEGY)
     """Return a raw DEFLATE stream."""
     encoder = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS, 8, strategy)
     return encoder.compress(raw) + encoder.flush()
+
+
+def blosc(raw: bytes, cname: bytes = b"blosclz", shuffle: int = 1) -> bytes:
+    """Return a Blosc 1 chunk of elements of one byte."""
+    from numcodecs.blosc import compress
+
+    return bytes(compress(raw, cname, 5, shuffle))
 
 
 def varint(value: int) -> bytes:
