@@ -16,7 +16,7 @@ from gpuload.watch import Watch
 
 from .bench_clock import Runs, digest
 from .engines import engine_unavailable
-from .inputs import open_input
+from .inputs import open_input, require_stream
 from .messages import FAILURES, describe
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def plan_loads(plan: Plan, file: str) -> list[Load]:
 
 def open_file(file: str, plan: Plan, load: Load) -> Container:
     """Open a file as a load does."""
-    return gpuload.open(open_input(file), **plan.options, **load.options)
+    return require_stream(gpuload.open(open_input(file), **plan.options, **load.options))
 
 
 def measure(load: Load, file: str, plan: Plan, expected: str) -> Record:

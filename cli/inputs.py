@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from gpuload.errors import DecompressError, EngineUnavailableError, MissingDependencyError
+from gpuload.errors import (
+    DecompressError,
+    EngineUnavailableError,
+    FormatError,
+    MissingDependencyError,
+)
 
 from .boundary import status_of
 from .messages import FAILURES, complain, describe, json_line, warn
@@ -22,17 +27,18 @@ from .outputs import name_write_errors
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from gpuload.array_container import ArrayContainer
     from gpuload.container import Container
     from gpuload.sources import Source
 
-__all__ = ["STDIN_NAME", "Batch", "open_container", "open_input"]
+__all__ = ["STDIN_NAME", "Batch", "open_any", "open_container", "open_input", "require_stream"]
 
 STDIN_NAME = "<stdin>"
 
 
 @contextlib.contextmanager
 def open_container(file: str, options: dict[str, Any], *, quiet: bool) -> Iterator[Container]:
-    """Open a file, a URL or ``-``, and print its warnings at the end.
+    """Open a stream of bytes: a file, a URL or ``-``, and print its warnings at the end.
 
     Parameters
     ----------
@@ -43,15 +49,43 @@ def open_container(file: str, options: dict[str, Any], *, quiet: bool) -> Iterat
     quiet : bool
         Whether warnings are kept back.
     """
+    with open_any(file, options, quiet=quiet) as opened:
+        yield require_stream(opened)
+
+
+@contextlib.contextmanager
+def open_any(
+    file: str, options: dict[str, Any], *, quiet: bool
+) -> Iterator[Container | ArrayContainer]:
+    """Open a stream of bytes or arrays, which may be a folder; otherwise as `open_container`."""
     import gpuload
 
     given = {name: value for name, value in options.items() if value is not None}
-    with gpuload.open(open_input(file), **given) as container:
+    source = file if _is_folder(file) else open_input(file)
+    with gpuload.open(source, **given) as container:
         try:
             yield container
         finally:
             if not quiet:
                 warn(container.warnings)
+
+
+def require_stream(opened: Container | ArrayContainer) -> Container:
+    """Return what was opened; a FormatError if it holds arrays."""
+    from gpuload import Container
+
+    if not isinstance(opened, Container):
+        raise FormatError(
+            f"it holds arrays ({opened.format}), not one stream of bytes: gpuload inspect lists "
+            "them, and in Python gpuload.load(file, name) loads one",
+            source=opened.name,
+        )
+    return opened
+
+
+def _is_folder(file: str) -> bool:
+    url = "://" in file and not os.path.lexists(file)
+    return file.rstrip("/").endswith(".zarr") if url else Path(file).is_dir()
 
 
 def open_input(file: str) -> Source:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .engines import check_engine, gpu_matters
-from .inputs import Batch, open_container
+from .inputs import Batch, open_any
 from .messages import json_line, printable
 from .options import (
     engine_options,
@@ -19,6 +19,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
+    from gpuload.array_container import ArrayContainer
     from gpuload.container import Container
 
 __all__ = ["command"]
@@ -42,23 +43,40 @@ def command(
 ) -> None:
     """Show format, sizes, chunks and checksums of files, without decoding them.
 
+    Files of arrays (Zarr, also a folder, NPZ, NPY, safetensors, zip) are shown as a table of these.
+
     A file is batchable if its chunks decode independently of one another; if it is not, the
     reason is shown. Sizes that a format does not state are shown as upper bounds. The engine is
     the one that would load the file to the current GPU, or to --device N, and on a machine without
     one to the host. Why those before it would not is shown where there is a GPU, or with --engine
     or --device, and always in the JSON.
     """
+    import gpuload
+
     batch = Batch(as_json=as_json)
     with batch.guard_all(files):
         check_engine(options)
     for file in files:
-        with batch.guard(file), open_container(file, options, quiet=quiet) as container:
-            if as_json:
+        with batch.guard(file), open_any(file, options, quiet=quiet) as container:
+            if not isinstance(container, gpuload.Container):
+                _print_arrays(container, as_json=as_json, passed_over=gpu_matters(options))
+            elif as_json:
                 _print_json(container, with_chunks=with_chunks)
             else:
                 passed_over = gpu_matters(options)
                 _print_text(container, with_chunks=with_chunks, passed_over=passed_over)
     batch.finish()
+
+
+def _print_arrays(container: ArrayContainer, *, as_json: bool, passed_over: bool) -> None:
+    from .array_facts import array_lines, array_record
+
+    if as_json:
+        click.echo(json_line(array_record(container)))
+        return
+    click.echo(printable(container.name))
+    for text in array_lines(container, passed_over=passed_over):
+        click.echo(printable(text))
 
 
 def _print_json(container: Container, *, with_chunks: bool) -> None:

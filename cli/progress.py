@@ -109,7 +109,7 @@ def _shown(name: str, *, quiet: bool) -> Iterator[Bar | None]:
 
 @contextlib.contextmanager
 def decoding_bar(
-    name: str, raw_size: int | None, stored_size: int, *, quiet: bool
+    name: str, raw_size: int | None, stored_size: int | None, *, quiet: bool
 ) -> Iterator[Callable[[int, int], None] | None]:
     """Yield a callback (decoded bytes, stored bytes), or None where no bar is wanted."""
     with _shown(name, quiet=quiet) as bar:

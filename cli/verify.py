@@ -11,7 +11,7 @@ import click
 from gpuload.errors import FormatError
 
 from .engines import check_engine
-from .inputs import STDIN_NAME, Batch, open_container
+from .inputs import STDIN_NAME, Batch, open_any
 from .messages import human_size, plural, printable
 from .options import (
     engine_options,
@@ -27,6 +27,7 @@ from .progress import decoding_bar
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gpuload.array_container import ArrayContainer
     from gpuload.container import Container
     from gpuload.report import Report
 
@@ -67,7 +68,7 @@ def command(files: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
         with (
             batch.guard(file),
             _bad_if_broken(file, as_json=as_json),
-            open_container(file, options, quiet=quiet) as container,
+            open_any(file, options, quiet=quiet) as container,
         ):
             report = _verify(container, quiet=quiet)
             if report.failures:
@@ -91,14 +92,14 @@ def _bad_if_broken(file: str, *, as_json: bool) -> Iterator[None]:
         raise
 
 
-def _verify(container: Container, *, quiet: bool) -> Report:
+def _verify(container: Container | ArrayContainer, *, quiet: bool) -> Report:
     with decoding_bar(
         container.name, container.raw_size, container.stored_size, quiet=quiet
     ) as progress:
         return container.verify(progress=progress)
 
 
-def _record(container: Container, report: Report) -> dict[str, Any]:
+def _record(container: Container | ArrayContainer, report: Report) -> dict[str, Any]:
     return {
         "file": container.name,
         "ok": not report.failures,
@@ -108,7 +109,7 @@ def _record(container: Container, report: Report) -> dict[str, Any]:
     }
 
 
-def _print(container: Container, report: Report, *, quiet: bool) -> None:
+def _print(container: Container | ArrayContainer, report: Report, *, quiet: bool) -> None:
     name = printable(container.name)
     for failure in report.failures:
         click.echo(printable(str(failure)))

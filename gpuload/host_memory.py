@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import mmap
 import sys
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from gpuload.errors import MemoryLimitError
 
-__all__ = ["allocate", "reserve"]
+__all__ = ["allocate", "available", "reserve"]
 
 #: Linux's flag for memory that counts only once it is touched; Python 3.11 has no name for it.
 _MAP_NORESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000)
@@ -28,6 +29,16 @@ def allocate(size: int, what: str) -> npt.NDArray[np.uint8]:
         return np.empty(size, np.uint8)
     except (MemoryError, ValueError):
         raise MemoryLimitError(f"{what}: no memory for the {size} bytes it decodes to") from None
+
+
+def available() -> int | None:
+    """Return how many bytes of memory the system says that there are; None if it does not."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        found = next(line for line in lines if line.startswith("MemAvailable:"))
+        return int(found.split()[1]) << 10
+    except (OSError, StopIteration, ValueError, IndexError):
+        return None
 
 
 def reserve(size: int) -> npt.NDArray[np.uint8] | None:

@@ -9,7 +9,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpuload.container import Container, destination, warn
-from gpuload.errors import GpuloadError
+from gpuload.containers.arrays import read_arrays, read_folder
+from gpuload.errors import DriverError, GpuloadError
 from gpuload.options import Options, Verify
 from gpuload.sources import Source, open_source
 from gpuload.watch import Watch
@@ -19,14 +20,18 @@ if TYPE_CHECKING:
 
     from typing_extensions import Buffer
 
+    from gpuload.array_container import ArrayContainer
     from gpuload.arrays import Array
     from gpuload.report import Report
+    from gpuload.sources.stores import Store
 
 __all__ = ["Container", "Job", "Load", "load", "load_async", "load_many", "open"]
 
 
-def open(source: str | os.PathLike[str] | Buffer | Source, **options: Any) -> Container:  # noqa: A001
-    """Open a compressed file and read its index.
+def open(  # noqa: A001
+    source: str | os.PathLike[str] | Buffer | Source, **options: Any
+) -> Container | ArrayContainer:
+    """Open a compressed file, or a file or folder of arrays, and read its index.
 
     Parameters
     ----------
@@ -37,8 +42,9 @@ def open(source: str | os.PathLike[str] | Buffer | Source, **options: Any) -> Co
 
     Returns
     -------
-    Container
-        Close it, or use it in a ``with`` statement.
+    Container or ArrayContainer
+        A stream of bytes, or arrays (Zarr, NPZ, NPY, safetensors, the members of a zip file). Close
+        it, or use it in a ``with`` statement.
 
     Raises
     ------
@@ -54,19 +60,56 @@ def open(source: str | os.PathLike[str] | Buffer | Source, **options: Any) -> Co
         If an option or `source` is none that there is. Whether the engine and the device are there
         is found when they are needed: `Container.load` raises EngineUnavailableError.
     """
-    chosen = Options(**options)
-    opened = source if isinstance(source, Source) else open_source(source)
+    return _open(source, Options(**options))
+
+
+def _open(source: Any, options: Options) -> Container | ArrayContainer:
+    store = _folder(source)
+    opened = store or (source if isinstance(source, Source) else open_source(source))
     try:
-        return Container(opened, chosen)
+        arrays = _arrays(opened, options)
+        if arrays is not None:
+            return arrays
+        assert isinstance(opened, Source)
+        return Container(opened, options)
     except BaseException:
         opened.close()
         raise
+
+
+def _arrays(opened: Source | Store, options: Options) -> ArrayContainer | None:
+    """Return the arrays of a folder or a file; None if it is a stream of bytes."""
+    index = (
+        read_arrays(opened, options) if isinstance(opened, Source) else read_folder(opened, options)
+    )
+    if index is None:
+        return None
+    # Streams do without what arrays need.
+    from gpuload.array_container import ArrayContainer
+
+    return ArrayContainer(index, options)
+
+
+def _folder(source: Any) -> Store | None:
+    """Return the store of a folder, or of a URL that ends as folders of Zarr do."""
+    if isinstance(source, str) and "://" in source:
+        if not source.rstrip("/").endswith(".zarr"):
+            return None
+        from gpuload.sources.fsspec_store import FsspecStore
+
+        return FsspecStore(source)
+    if isinstance(source, str | os.PathLike) and os.path.isdir(source):  # noqa: PTH112
+        from gpuload.sources.folder_store import FolderStore
+
+        return FolderStore(os.fspath(source))
+    return None
 
 
 def load(
     source: str | os.PathLike[str] | Buffer | Source,
     name: str | None = None,
     *,
+    index: Any = ...,
     out: Any = None,
     device: Any = None,
     stream: Any = None,
@@ -74,14 +117,16 @@ def load(
     verify: Verify = "auto",
     **options: Any,
 ) -> Array:
-    """Load a compressed file (or one asset of it) into memory.
+    """Load a compressed file, or one array or asset of it, into memory.
 
     Parameters
     ----------
     source : str, os.PathLike or bytes-like
         A path, an fsspec URL (with ``://`` in it), or the content itself.
     name : str, optional
-        The asset; may be left out if there is one only.
+        The asset or array; may be left out if there is one only.
+    index : optional
+        What of an array, as NumPy's indexing takes it; see `ArrayContainer.load`.
     out, device, stream
         Where to; see `Container.load`.
     engine : str
@@ -111,7 +156,8 @@ def load(
     FormatWarning
         If the file deviates from its format and decodes all the same.
     """
-    job = Job(source, name, out, device, stream, Options(engine=engine, verify=verify, **options))
+    chosen = Options(engine=engine, verify=verify, **options)
+    job = Job(source, name, out, device, stream, chosen, index)
     array = job.run(Watch())
     job.warn(stacklevel=2)
     return array
@@ -121,6 +167,7 @@ def load_async(
     source: str | os.PathLike[str] | Buffer | Source,
     name: str | None = None,
     *,
+    index: Any = ...,
     out: Any = None,
     device: Any = None,
     stream: Any = None,
@@ -132,7 +179,7 @@ def load_async(
 
     Parameters
     ----------
-    source, name, out, device, stream, engine, verify
+    source, name, index, out, device, stream, engine, verify
         See `load`. What is written to `out` before the load comes before it on `stream`.
     **options
         Other fields of `gpuload.options.Options`.
@@ -148,7 +195,7 @@ def load_async(
         If an option is none that there is.
     """
     chosen = Options(engine=engine, verify=verify, **options)
-    return Load(Job(source, name, out, device, stream, chosen))
+    return Load(Job(source, name, out, device, stream, chosen, index))
 
 
 def load_many(
@@ -253,9 +300,10 @@ class Load:
     def ready(self) -> Any:
         """A CUDA event (of cuda.core) that all work of the load is before.
 
-        Waits until the last of it is submitted. None if there is nothing that is left to do on a
-        device: the load is over, or goes to host memory. What the load has written is only known to
-        be right once `result` has returned.
+        Waits until the last of it is submitted, and with an `out` until all of it is known to be
+        right. None if there is nothing that is left to do on a device: the load is over, or goes to
+        host memory. Without `out`, what the load has written is only known to be right once
+        `result` has returned.
         """
         return self._watch.wait()
 
@@ -309,6 +357,8 @@ class Load:
         self._thread.join(timeout)
         if self._thread.is_alive():
             raise TimeoutError(f"the load is not over after {timeout} seconds")
+        if self._array is None and self._error is None:
+            raise DriverError("the process was forked while this load went on: its thread is gone")
         if self._error is not None:
             raise self._error
         self._job.warn(stacklevel=2)
@@ -339,6 +389,8 @@ class Job:
         See `load`.
     options : Options
         All of them matter.
+    index : optional
+        What of an array.
 
     Attributes
     ----------
@@ -347,9 +399,16 @@ class Job:
     """
 
     def __init__(
-        self, source: Any, name: str | None, out: Any, device: Any, stream: Any, options: Options
+        self,
+        source: Any,
+        name: str | None,
+        out: Any,
+        device: Any,
+        stream: Any,
+        options: Options,
+        index: Any = ...,
     ) -> None:
-        self._source, self._name = source, name
+        self._source, self._name, self._index = source, name, index
         self._out, self._device, self._stream = out, device, stream
         self._options = options
         self._warnings: list[str] = []
@@ -365,9 +424,19 @@ class Job:
     def run(self, watch: Watch) -> Array:
         """Open the file, load it, and close it."""
         given = self._source
+        store = _folder(given)
+        if store is not None:
+            with store:
+                arrays = _arrays(store, self._options)
+                assert arrays is not None
+                return self._load_selection(arrays, watch)
         source = given if isinstance(given, Source) else open_source(given, watch.reads)
         watch.reads(source)
         with source:
+            if (arrays := _arrays(source, self._options)) is not None:
+                return self._load_selection(arrays, watch)
+            if self._index is not ...:
+                raise IndexError(f"{source.name} holds a stream of bytes: load it, and then index")
             device_id = destination(self._options, self._out, self._device)
             array = None
             if device_id is not None and self._name in (None, ""):
@@ -390,6 +459,15 @@ class Job:
         array, self.report, index = loaded
         self._warnings = index.warnings
         return array
+
+    def _load_selection(self, arrays: ArrayContainer, watch: Watch) -> Array:
+        try:
+            return arrays._load(
+                self._name, self._index, self._out, self._device, self._stream, watch
+            )
+        finally:
+            self.report = arrays.report
+            self._warnings = arrays.warnings
 
     def _load_listed(self, source: Source, watch: Watch) -> Array:
         container = Container(source, self._options)

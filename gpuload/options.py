@@ -8,6 +8,8 @@ from typing import Any, Literal, get_args
 
 Verify = bool | Literal["auto"]
 OnError = Literal["raise", "retry-host", "skip"]
+Missing = Literal["fill", "error"]
+OnUnsupported = Literal["error", "host"]
 
 #: Engines by name, in the order in which "auto" tries them.
 ENGINES = ("hardware", "sm", "nvcomp", "host")
@@ -72,6 +74,12 @@ class Options:
         has them copied from where they are, which takes one CPU core; "read" reads them into a ring
         of pinned memory, on several. "auto" takes what was measured to be the fastest for the cores
         there are. Other sources are read.
+    missing : "fill" or "error"
+        What to do about chunks of arrays that are not stored: take the fill value, as Zarr asks, or
+        refuse them.
+    on_unsupported : "error" or "host"
+        What to do about a Zarr array with a codec that gpuload does not know: refuse it, or let
+        zarr-python decode it on the host.
     """
 
     engine: str = "auto"
@@ -86,6 +94,8 @@ class Options:
     dictionary: bytes | None = None
     strict: bool = False
     way: str = "auto"
+    missing: Missing = "fill"
+    on_unsupported: OnUnsupported = "error"
 
     def __post_init__(self) -> None:
         for name in ("threads", "memory_limit", "max_output", "window_limit"):
@@ -95,6 +105,8 @@ class Options:
         _check_choice("way", self.way, ("auto", *WAYS))
         _check_choice("engine", self.engine, ("auto", *ENGINES))
         _check_choice("on_error", self.on_error, get_args(OnError))
+        _check_choice("missing", self.missing, get_args(Missing))
+        _check_choice("on_unsupported", self.on_unsupported, get_args(OnUnsupported))
         if self.trusted is not None and not isinstance(self.trusted, bool):
             raise ValueError(f"trusted must be None, True or False, not {self.trusted!r}")
         if not isinstance(self.verify, bool) and self.verify != "auto":

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gpuload.chunks import Checksum
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gpuload.errors import ChunkFailure
     from gpuload.stages import Stage
 
-__all__ = ["Report", "WindowStats", "checksum_counts"]
+__all__ = ["Report", "WindowStats", "checksum_counts", "joined"]
 
 
 @dataclass(frozen=True)
@@ -101,3 +102,22 @@ def checksum_counts(counts: Mapping[int, int]) -> dict[str, int]:
         for kind, number in sorted(counts.items())
         if number and kind != Checksum.NONE
     }
+
+
+def joined(reports: Sequence[Report]) -> Report:
+    """Return what several loads by the host did, one after the other."""
+    verified: Counter[str] = Counter()
+    unverified: Counter[str] = Counter()
+    for report in reports:
+        verified.update(report.verified)
+        unverified.update(report.unverified)
+    return Report(
+        raw_size=sum(report.raw_size for report in reports),
+        stored_size=sum(report.stored_size for report in reports),
+        chunks=sum(report.chunks for report in reports),
+        failures=[failure for report in reports for failure in report.failures],
+        verified=dict(verified),
+        unverified=dict(unverified),
+        seconds=sum(report.seconds for report in reports),
+        threads=max((report.threads for report in reports), default=1),
+    )

@@ -133,7 +133,7 @@ class TestSources:
         with pytest.raises(TypeError, match="contiguous"):
             host.load(source)
 
-    @pytest.mark.parametrize("source", [b"", b"\0", b"PK\3\4", b"\x1f", TEXT])
+    @pytest.mark.parametrize("source", [b"", b"\0", b"\x1f", TEXT])
     def test_unknown_format(self, source):
         """The message shows the first bytes and lists what is known."""
         with pytest.raises(FormatError, match=r"known formats are LZ4.*gzip.*Zstandard.*Snappy"):

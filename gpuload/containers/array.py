@@ -80,7 +80,7 @@ class ArrayAsset(Asset):
     """An array.
 
     `Asset.dtype` is the type of the decoded elements, in the byte order of the host, and `shape` is
-    never None.
+    never None (see `lengths`).
 
     Attributes
     ----------
@@ -109,6 +109,11 @@ class ArrayAsset(Asset):
     codecs: tuple[str, ...] = ()
     grid: Grid | None = None
     error: str = ""
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """Elements along each axis."""
+        return self.shape or ()
 
 
 @dataclass

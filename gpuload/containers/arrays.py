@@ -6,7 +6,7 @@ needs them.
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuload.containers import is_stream
@@ -80,18 +80,19 @@ def read_folder(store: Store, options: Options) -> ArrayIndex:
     FormatError
         If it is not.
     """
-    from gpuload.containers import zarr
+    from gpuload.containers.zarr import is_zarr, read
 
-    if not zarr.is_zarr(store):
+    if not is_zarr(store):
         raise FormatError(
             f"a folder without any of {', '.join(_ZARR_METADATA)}: no Zarr group or array",
             source=store.name,
         )
-    return zarr.read(store, options)
+    return read(store, options)
 
 
 def _read_zip(source: Source, options: Options) -> ArrayIndex:
-    from gpuload.containers import npz, zip
+    from gpuload.containers import npz
+    from gpuload.containers import zip as zip_file
     from gpuload.containers.zip_directory import read_directory
 
     members = read_directory(source, options.memory_limit)
@@ -102,7 +103,7 @@ def _read_zip(source: Source, options: Options) -> ArrayIndex:
         return read_folder(ZipStore(source, options), options)
     if names and all(name.endswith(".npy") for name in names):
         return npz.read(source, options, members)
-    return zip.read(source, options, members)
+    return zip_file.read(source, options, members)
 
 
 def _ends_as_zip(source: Source, first: bytes) -> bool:
@@ -124,5 +125,5 @@ def _is_safetensors(source: Source, first: bytes) -> bool:
 
 def _is_index(source: Source) -> bool:
     """Return whether a local file is the index of several safetensors files."""
-    local = source.descriptor is not None and os.path.exists(source.name)
+    local = source.descriptor is not None and Path(source.name).exists()
     return local and source.size <= _HEADER_LIMIT and b'"weight_map"' in source.peek(0, source.size)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CODECS",
+    "FILTERS",
     "SCANS",
     "SOURCES",
     "SUMS",
@@ -43,8 +44,10 @@ CODECS = ("raw", "lz4", "snappy")
 SUMS = ("crc32", "crc32c", "xxh32", "xxh64")
 #: Kernels that find the chunks of a format.
 SCANS = ("scan_lz4", "scan_snappy", "scan_bgzf", "scan_zstd")
+#: Kernels that undo filters, and that copy boxes of elements.
+FILTERS = ("unshuffle", "bit_unshuffle", "delta", "scale", "packbits", "swap", "boxes")
 #: The sources there are: `<name>.cu` beside this file.
-SOURCES = (*CODECS, *SUMS, *SCANS)
+SOURCES = (*CODECS, *SUMS, *SCANS, *FILTERS)
 #: The oldest compute capability that the kernels are written for, and NVRTC 13 compiles for.
 _OLDEST = (7, 5)
 _SOURCES = Path(__file__).parent

@@ -3,7 +3,8 @@
 The kernels' own sources, compiled by g++ (tests/helpers/lanes), do the work: in warps of lanes, or
 where that takes too long (2 to 4 MB/s) by one lane at native speed. What they may touch is checked
 before: the arrays, and of each operation its source, its slot and its word. Kernels of checksums
-have no slot, and read the word if there is one; scans have no word.
+have no slot, and read the word if there is one; scans have no word. What those of filters touch is
+in `filters`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from gpuload.batch import ALGORITHMS, PARAMS_DTYPE, SUMS
 from gpuload.chunks import Checksum
 from gpuload.engines.scan_plan import SCANS
 from tests.helpers import lanes
+from tests.helpers.fakecuda import filters
 from tests.helpers.fakecuda.allocations import device
 from tests.helpers.fakecuda.codes import Code, DeviceFaultError
 from tests.helpers.lanes import build
@@ -32,8 +34,7 @@ if TYPE_CHECKING:
 
     Rows = npt.NDArray[np.void]
     Chosen = npt.NDArray[np.bool_]
-    #: The column of the address, bytes, whether they are written, and the alignment they need.
-    Range = tuple[str, int, bool, int]
+    from tests.helpers.fakecuda.filters import Range
 
 #: Operations of more bytes, stored and decoded, are run by one lane, and so are those of a launch
 #: behind the first that have as many bytes in all.
@@ -46,7 +47,7 @@ _OF_SUMS = {
 }
 _OF_SCANS = {kind.variant.codec: kind.algorithm for kind in SCANS.values()}
 _OF_CODECS = {codec.name.lower(): code for codec, code in ALGORITHMS.items()}
-_ALGORITHMS = _OF_CODECS | _OF_SUMS | _OF_SCANS
+_ALGORITHMS = _OF_CODECS | _OF_SUMS | _OF_SCANS | filters.ALGORITHMS
 _PARAMETERS = {0: (0, 8), 1: (8, 4), 2: (16, 8)}
 
 
@@ -73,10 +74,6 @@ class Launch:
         return self.kernel.rpartition("_")[0]
 
     @property
-    def _scans(self) -> bool:
-        return self._codec in _OF_SCANS
-
-    @property
     def _reached(self) -> int:
         """How many operations the grid has threads for."""
         blocks, threads = self.shape
@@ -97,13 +94,11 @@ class Launch:
         if not mine.any():
             return
         status = self._usable(self.status, 4 * rows.size, write=True, unit=4)
-        sums = self._codec in _OF_SUMS
-        if not sums:
+        if self._codec not in _OF_SUMS and self._codec != "boxes":
             self._note_shared_targets(rows[mine])
-        ranges = self._sources if sums else self._segments if self._scans else self._ranges
+        sizes = self._sizes(rows)
         for index in np.flatnonzero(mine):
-            self._place(rows[index], ranges(rows[index]))
-        sizes = rows["src_num_bytes"] + (0 if sums else rows["dst_num_bytes"])
+            self._place(rows[index], self._touched(rows[index]))
         small = mine & (sizes <= LARGE)
         small &= np.cumsum(sizes * small) <= MOST_OF_LAUNCH
         self._run_lanes(rows, small, status)
@@ -121,12 +116,30 @@ class Launch:
         """Operations run in any order: no two may write the same bytes."""
         spans = zip(rows["dst"].tolist(), rows["dst_num_bytes"].tolist(), strict=True)
         written = [(start, start + size) for start, size in spans if size]
-        if not self._scans:
+        if self._codec in _OF_CODECS:
             written += [(start, start + 4) for start in rows["dst_act_bytes"].tolist()]
         for (_, end), (start, _) in itertools.pairwise(sorted(written)):
             if start < end:
                 text = f"two operations of {self.kernel} write to {start:#x}"
                 self.cuda.recorder.violation(text)
+
+    def _sizes(self, rows: Rows) -> npt.NDArray[np.uint64]:
+        """Return the bytes that operations read and write."""
+        if self._codec in filters.ALGORITHMS:
+            return filters.sizes(self._codec, rows)
+        return rows["src_num_bytes"] + (0 if self._codec in _OF_SUMS else rows["dst_num_bytes"])
+
+    def _touched(self, row: np.void) -> list[Range]:
+        """Return what an operation touches."""
+        if self._codec in filters.ALGORITHMS:
+            return filters.ranges(self._codec, row, self._words)
+        sums, scans = self._codec in _OF_SUMS, self._codec in _OF_SCANS
+        return (self._sources if sums else self._segments if scans else self._ranges)(row)
+
+    def _words(self, address: int, count: int) -> npt.NDArray[np.int64]:
+        """Return 64-bit integers from memory that the device reads."""
+        at = self._usable(address, 8 * count, write=False, unit=8)
+        return np.frombuffer(ctypes.string_at(at, 8 * count), np.int64)
 
     @staticmethod
     def _ranges(row: np.void) -> list[Range]:
@@ -153,8 +166,9 @@ class Launch:
 
     def _place(self, row: np.void, ranges: list[Range]) -> None:
         """Replace the addresses of an operation by where their bytes are."""
-        for name, size, write, unit in ranges:
-            row[name] = self._usable(int(row[name]), size, write=write, unit=unit)
+        for name, size, write, unit, *before in ranges:
+            start = int(row[name]) - sum(before)
+            row[name] = self._usable(start, size, write=write, unit=unit) + sum(before)
 
     def _usable(self, address: int, size: int, *, write: bool, unit: int) -> int:
         """Return where the bytes of a range are now, or end the context."""

@@ -1,0 +1,288 @@
+"""What loading a selection of an array takes: stored chunks, where they are and where they go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuload.containers.array import Places
+from gpuload.errors import FormatError, UnsupportedCodecError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from gpuload.containers.array import ArrayAsset
+    from gpuload.selection import Boxes, Selection
+    from gpuload.sources.stores import Store
+
+    Integers = npt.NDArray[np.int64]
+
+__all__ = ["ArrayPlan", "Part"]
+
+#: Bytes between two chunks of an object that are read along rather than left out.
+_GAP = 4 << 10
+
+
+@dataclass(frozen=True)
+class Part:
+    """Chunks of a plan that are worked on together.
+
+    Attributes
+    ----------
+    plan : ArrayPlan
+        Whose.
+    first, last : int
+        The chunks, the last exclusive.
+    """
+
+    plan: ArrayPlan
+    first: int
+    last: int
+
+
+class ArrayPlan:
+    """The plan for one selection.
+
+    Parameters
+    ----------
+    asset : ArrayAsset
+        The array.
+    store : Store
+        Where its chunks are.
+    selection : Selection
+        What is wanted of it.
+    missing : str
+        "fill", or "error" to refuse chunks that are missing.
+
+    Attributes
+    ----------
+    chunks : ndarray of int64, shape (n, axes)
+        The chunks that are needed, in the order in which they are stored.
+    first, last : ndarray of int64, shape (n,)
+        Which boxes are of each, the last exclusive.
+    places : Places
+        Where they are stored.
+    raw_sizes, encoded_sizes, work_sizes : ndarray of int64, shape (n,)
+        Bytes of each when it is decoded, before the filters are undone, and the most that it has on
+        its way from the one to the other.
+
+    Raises
+    ------
+    UnsupportedCodecError
+        If the array cannot be loaded.
+    FormatError
+        If a chunk is missing that must not be, or an index of chunks is damaged.
+    """
+
+    def __init__(
+        self, asset: ArrayAsset, store: Store, selection: Selection, missing: str = "fill"
+    ) -> None:
+        if asset.error or asset.grid is None:
+            where = f"{store.name}: {asset.name}" if asset.name else store.name
+            raise UnsupportedCodecError(asset.error, source=where)
+        self.asset, self.store, self.selection = asset, store, selection
+        self.boxes: Boxes = selection.boxes(asset.chunk_shape)
+        self.chunks, edges = self.boxes.of_chunks()
+        self.first, self.last = edges[:-1], edges[1:]
+        self.places: Places = asset.grid.locate(self.chunks)
+        self._order_as_stored()
+        self.raw_sizes = self._raw_sizes()
+        self.encoded_sizes, self.work_sizes = self._filtered_sizes()
+        self._check_told_sizes()
+        self._check_missing(missing)
+
+    @property
+    def name(self) -> str:
+        """What messages call the array."""
+        return f"{self.store.name}: {self.asset.name}" if self.asset.name else self.store.name
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of an element."""
+        return self.asset.dtype.itemsize
+
+    @property
+    def result_size(self) -> int:
+        """Bytes of the result."""
+        return prod(self.selection.shape) * self.itemsize
+
+    @cached_property
+    def missing(self) -> npt.NDArray[np.bool_]:
+        """Which chunks are not stored."""
+        return self.places.objects < 0
+
+    @cached_property
+    def stored_size(self) -> int:
+        """Bytes of the chunks that are."""
+        return int(self.places.sizes[~self.missing].sum())
+
+    @property
+    def largest_chunk(self) -> int:
+        """Bytes of the chunk that takes the most, stored or on its way."""
+        stored = int(np.where(self.missing, 0, self.places.sizes).max(initial=0))
+        return max(stored, int(self.work_sizes.max(initial=0)))
+
+    def _order_as_stored(self) -> None:
+        """Put chunks in the order of their bytes: those of a shard need not be in the grid's."""
+        places = self.places
+        order = np.lexsort((places.offsets, places.objects))
+        if (np.diff(order) == 1).all():
+            return
+        self.chunks, self.first, self.last = (
+            each[order] for each in (self.chunks, self.first, self.last)
+        )
+        raw, sums = places.raw_sizes, places.checksums
+        self.places = Places(
+            places.objects[order],
+            places.offsets[order],
+            places.sizes[order],
+            places.keys,
+            raw_sizes=None if raw is None else raw[order],
+            checksums=None if sums is None else sums[order],
+        )
+
+    def _raw_sizes(self) -> Integers:
+        shape, count = self.asset.chunk_shape, self.chunks.shape[0]
+        sizes = np.full(count, prod(shape) * self.itemsize, np.int64)
+        if self.asset.clipped and shape:
+            rows = self.asset.lengths[0] - self.chunks[:, 0] * shape[0]
+            sizes = np.minimum(rows, shape[0]) * (prod(shape[1:]) * self.itemsize)
+        return sizes
+
+    def _filtered_sizes(self) -> tuple[Integers, Integers]:
+        encoded, most = self.raw_sizes.copy(), self.raw_sizes.copy()
+        for size in np.unique(self.raw_sizes).tolist():
+            sizes, which = self.asset.pipeline.filtered_sizes(size), self.raw_sizes == size
+            encoded[which], most[which] = sizes[0], max(sizes)
+        return encoded, most
+
+    def _check_told_sizes(self) -> None:
+        told = self.places.raw_sizes
+        wrong = (
+            np.zeros(0, np.bool_) if told is None else (told >= 0) & (told != self.encoded_sizes)
+        )
+        if told is not None and wrong.any():
+            number = int(wrong.argmax())
+            raise FormatError(
+                f"{self.asset.name}: chunk {self.number(number)} decodes to {told[number]} bytes, "
+                f"the array's shape and type ask for {self.encoded_sizes[number]}",
+                source=self.location(number),
+            )
+
+    def _check_missing(self, missing: str) -> None:
+        if self.missing.any() and (missing == "error" or self.asset.fill is None):
+            number = int(self.missing.argmax())
+            raise FormatError(
+                f"chunk {tuple(self.chunks[number].tolist())} is missing, and "
+                f"{int(self.missing.sum()) - 1} more; missing='fill' takes the fill value for them",
+                source=self.name,
+            )
+
+    @cached_property
+    def fill(self) -> npt.NDArray[Any]:
+        """The fill value, shape ()."""
+        element = self.asset.fill or bytes(self.itemsize)
+        filled: npt.NDArray[Any] = np.frombuffer(element, self.asset.dtype)[0:1].reshape(())
+        return filled
+
+    @cached_property
+    def direct(self) -> npt.NDArray[np.bool_]:
+        """Which chunks are decoded straight to where they go in the result, shape (n,)."""
+        boxes, firsts = self.boxes, self.first
+        alone = self.last - firsts == 1
+        if self.asset.pipeline.filters or not alone.any():
+            return np.zeros(firsts.size, np.bool_)
+        whole = boxes.contiguous(self.asset.chunk_shape)[firsts]
+        size = boxes.extent[firsts].prod(axis=1) * self.itemsize
+        found: npt.NDArray[np.bool_] = alone & whole & (size == self.raw_sizes)
+        return found
+
+    @cached_property
+    def targets(self) -> Integers:
+        """Where in the result the first box of each chunk goes, in bytes."""
+        first: Integers = self.boxes.target[self.first] * self.itemsize
+        return first
+
+    def number(self, chunk: int) -> int:
+        """Return the number of a chunk in the whole grid."""
+        grid = [-(-n // c) for n, c in zip(self.asset.lengths, self.asset.chunk_shape, strict=True)]
+        place = tuple(self.chunks[chunk].tolist())
+        return int(np.ravel_multi_index(place, grid)) if place else 0
+
+    def location(self, chunk: int) -> str:
+        """Return what messages call the object that a chunk is in."""
+        return self.store.location(self.places.keys[int(self.places.objects[chunk])])
+
+    def chunk_shape(self, chunk: int) -> tuple[int, ...]:
+        """Return the elements of a stored chunk along each axis."""
+        shape = self.asset.chunk_shape
+        if not self.asset.clipped or not shape:
+            return shape
+        return min(shape[0], self.asset.lengths[0] - int(self.chunks[chunk, 0]) * shape[0]), *shape[
+            1:
+        ]
+
+    def read(self, chunks: Integers, starts: Integers, buffer: npt.NDArray[np.uint8]) -> None:
+        """Read stored chunks.
+
+        Parameters
+        ----------
+        chunks : ndarray of int64, shape (n,)
+            Which; none is missing.
+        starts : ndarray of int64, shape (n,)
+            Where each goes, as `layout` says.
+        buffer : ndarray of uint8
+            Where to.
+        """
+        view = memoryview(buffer)
+        for first, last in self._runs(chunks):
+            one, other = int(chunks[first]), int(chunks[last - 1])
+            begin, end = int(starts[first]), int(starts[last - 1] + self.places.sizes[other])
+            key = self.places.keys[int(self.places.objects[one])]
+            self.store.readinto(key, int(self.places.offsets[one]), view[begin:end])
+
+    def layout(self, chunks: Integers) -> tuple[Integers, int]:
+        """Return where stored chunks go in a buffer that they are read to, and its size."""
+        places = self.places
+        begins, sizes, objects = (
+            each[chunks] for each in (places.offsets, places.sizes, places.objects)
+        )
+        gaps = np.zeros(chunks.size, np.int64)
+        gaps[1:] = np.where(
+            _joined(objects, begins, sizes), begins[1:] - begins[:-1] - sizes[:-1], 0
+        )
+        starts = np.cumsum(sizes + gaps) - sizes
+        return starts, int(starts[-1] + sizes[-1]) if chunks.size else 0
+
+    def _runs(self, chunks: Integers) -> Iterator[tuple[int, int]]:
+        """Yield chunks that one read brings."""
+        places = self.places
+        joined = _joined(places.objects[chunks], places.offsets[chunks], places.sizes[chunks])
+        edges = [0, *(np.flatnonzero(~joined) + 1).tolist(), chunks.size]
+        yield from pairwise(edges)
+
+    def parts(self, most: int) -> list[Part]:
+        """Return parts of at most `most` stored and decoded bytes, or of one chunk."""
+        sizes = np.where(self.missing, 1, self.places.sizes + self.work_sizes)
+        ends = np.cumsum(sizes)
+        parts, first = [], 0
+        while first < ends.size:
+            begun = int(ends[first - 1]) if first else 0
+            last = max(first + 1, int(np.searchsorted(ends, begun + most, "right")))
+            parts.append(Part(self, first, last))
+            first = last
+        return parts
+
+
+def _joined(objects: Integers, begins: Integers, sizes: Integers) -> npt.NDArray[np.bool_]:
+    """Return which chunks stand right behind the one before, shape (n - 1,)."""
+    gaps = begins[1:] - begins[:-1] - sizes[:-1]
+    found: npt.NDArray[np.bool_] = (objects[1:] == objects[:-1]) & (gaps >= 0) & (gaps <= _GAP)
+    return found

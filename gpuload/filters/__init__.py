@@ -1,0 +1,1 @@
+"""Filters of codec pipelines, undone: on the host, and by kernels on a device."""

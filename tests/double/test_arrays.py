@@ -1,0 +1,234 @@
+"""Files of arrays, loaded to the double of a device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gpuload
+from gpuload import array_part, stations
+from gpuload.device_array import close_pools
+from gpuload.engines import rates
+from gpuload.errors import (
+    ChecksumError,
+    DecompressError,
+    EngineUnavailableError,
+    GpuloadError,
+    MemoryLimitError,
+)
+from tests.helpers.device_loads import UserArray, allocate, clean_loads, new_stream, read
+from tests.test_array_corpus import ENTRIES, assert_as_promised
+
+zarr = pytest.importorskip("zarr", reason="zarr is not installed")
+numcodecs = pytest.importorskip("numcodecs", reason="numcodecs is not installed")
+
+DEVICE = {"device": 0}
+#: The memory of the double is zeroed for each test.
+SMALL = {"memory_limit": 12 * (2 << 20)}
+RNG = np.random.default_rng(3)
+# The threads that zarr-python makes for itself, before those of loads are counted.
+zarr.config.set({"threading.max_workers": 1})
+zarr.create_array(store={}, shape=(9,), chunks=(1,), dtype="u1")[...] = 1
+
+
+@pytest.fixture(autouse=True)
+def _clean(cuda, monkeypatch):
+    cuda.settings.be_h200()
+    monkeypatch.setattr(rates, "host_seconds", lambda *_: 100.0)
+    with clean_loads():
+        yield
+        stations.release()
+        close_pools()
+
+
+@pytest.fixture(params=["kernels", "host"])
+def _decoder(request, monkeypatch):
+    if request.param == "host":
+        monkeypatch.setattr(rates, "host_seconds", lambda *_: 0.0)
+
+
+@pytest.mark.usefixtures("_decoder")
+@pytest.mark.filterwarnings("ignore::gpuload.errors.FormatWarning")
+@pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: entry["file"])
+def test_corpus(entry):
+    assert_as_promised(entry, DEVICE, **SMALL)
+
+
+def field(shape=(60, 50), dtype=np.float32) -> np.ndarray:
+    values = np.add.outer(np.arange(shape[0]), 3 * np.arange(shape[1]))
+    return (values + RNG.integers(0, 9, shape)).astype(dtype)
+
+
+def stored(path, data, chunks=(16, 20), **settings):
+    array = zarr.create_array(
+        store=str(path), shape=data.shape, dtype=data.dtype, chunks=chunks, **settings
+    )
+    array[...] = data
+    return path
+
+
+def loaded(path, index=..., **options):
+    with gpuload.open(path, **SMALL | options) as container:
+        array = container.load(None, index, device=0)
+        return array.to_host(), container.report
+
+
+V2 = [
+    pytest.param({"compressors": numcodecs.LZ4()}, id="lz4"),
+    pytest.param({"compressors": numcodecs.Blosc("lz4", shuffle=1)}, id="blosc lz4, bytes"),
+    pytest.param({"compressors": numcodecs.Blosc("lz4", shuffle=2)}, id="blosc lz4, bits"),
+    pytest.param({"compressors": numcodecs.Blosc("lz4", shuffle=0)}, id="blosc lz4, plain"),
+    pytest.param({"compressors": numcodecs.Blosc("zstd", shuffle=1)}, id="blosc zstd"),
+    pytest.param({"compressors": numcodecs.Blosc("blosclz", shuffle=1)}, id="blosclz"),
+    pytest.param({"compressors": numcodecs.GZip()}, id="gzip"),
+    pytest.param({"compressors": None}, id="raw"),
+    pytest.param({"compressors": numcodecs.LZ4(), "order": "F"}, id="order F"),
+    pytest.param({"compressors": numcodecs.LZ4(), "filters": [numcodecs.Shuffle(4)]}, id="shuffle"),
+    pytest.param(
+        {"compressors": numcodecs.LZ4(), "filters": [numcodecs.Delta("<f4")]}, id="float delta"
+    ),
+]
+INDICES = [
+    ...,
+    (slice(5, 50, 3), slice(None, None, -2)),
+    (7, slice(3, 44)),
+    ([3, 50, 3], [1, 2, 3]),
+]
+
+
+@pytest.mark.parametrize("index", INDICES, ids=str)
+@pytest.mark.parametrize("settings", V2)
+def test_selections(tmp_path, settings, index):
+    data = field()
+    path = stored(tmp_path / "a.zarr", data, zarr_format=2, **settings)
+    found, _ = loaded(path, index)
+    assert found.dtype == data.dtype
+    assert found.shape == data[index].shape
+    assert (found == data[index]).all()
+
+
+def test_integer_filters(tmp_path):
+    data = field(dtype=np.int32)
+    filters = [numcodecs.Delta("<i4"), numcodecs.FixedScaleOffset(0, 1, "<i4", "<i4")]
+    path = stored(
+        tmp_path / "a.zarr", data, zarr_format=2, compressors=numcodecs.LZ4(), filters=filters
+    )
+    assert (loaded(path)[0] == data).all()
+
+
+def test_who_decoded(tmp_path):
+    data = field((64, 64))
+    path = stored(tmp_path / "a.zarr", data, zarr_format=2, compressors=numcodecs.LZ4())
+    _, report = loaded(path)
+    assert report.engine == "sm"
+    assert report.windows
+    assert report.windows[0].chunks == report.chunks == 16
+    zstd = stored(tmp_path / "b.zarr", data, zarr_format=2, compressors=numcodecs.Zstd())
+    _, report = loaded(zstd)
+    assert report.engine == "host"
+    assert "there is no kernel for the codec" in report.passed_over["sm"]
+    with pytest.raises(EngineUnavailableError, match="the sm engine cannot decode this"):
+        loaded(zstd, engine="sm")
+
+
+def test_missing_chunks_are_filled(tmp_path):
+    path = stored(
+        tmp_path / "a.zarr",
+        np.full((40, 40), 7, np.int16),
+        zarr_format=2,
+        compressors=numcodecs.LZ4(),
+        fill_value=7,
+    )
+    assert not [each for each in path.iterdir() if not each.name.startswith(".")]
+    found, report = loaded(path)
+    assert (found == 7).all()
+    assert report.chunks == 0
+    with pytest.raises(GpuloadError, match="is missing"):
+        loaded(path, missing="error")
+
+
+def test_several_selections_are_one_load(tmp_path):
+    data = field()
+    np.savez_compressed(tmp_path / "x.npz", a=data, b=data[::-1], c=np.asfortranarray(data))
+    with gpuload.open(tmp_path / "x.npz") as container:
+        arrays = container.load_many({"a": ..., "c": (slice(3), 5), "b": 2}, device=0)
+    assert (arrays["a"].to_host() == data).all()
+    assert (arrays["b"].to_host() == data[::-1][2]).all()
+    assert (arrays["c"].to_host() == data[:3, 5]).all()
+
+
+def test_into_memory_of_the_caller(tmp_path):
+    data = field()
+    np.save(tmp_path / "x.npy", data)
+    stream = new_stream()
+    with allocate("cuMemAlloc", data.nbytes, stream) as address:
+        out = UserArray(address, data.nbytes)
+        out.__cuda_array_interface__ |= {"shape": data.shape, "typestr": "<f4"}
+        with gpuload.open(tmp_path / "x.npy") as container:
+            container.load(out=out, stream=stream)
+            with pytest.raises(ValueError, match=r"out has the shape \(60, 50\)"):
+                container.load(None, slice(3), out=out, stream=stream)
+        assert read(address, data.nbytes, stream) == data.tobytes()
+    stream.close()
+
+
+def damage(path, name):
+    """Flip a bit in the middle of a stored chunk."""
+    file = path / name
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 0x10
+    file.write_bytes(bytes(content))
+
+
+def test_damage(tmp_path):
+    data = np.zeros((64, 64), np.float32) + np.arange(64, dtype=np.float32)
+    path = stored(tmp_path / "a.zarr", data, (32, 64), zarr_format=2, compressors=numcodecs.GZip())
+    damage(path, "1.0")
+    with pytest.raises((ChecksumError, DecompressError), match=r"a\.zarr/1\.0: chunk 1 at byte 0"):
+        loaded(path)
+    with pytest.warns(gpuload.errors.FormatWarning, match="chunk 1"):
+        found, report = loaded(path, on_error="skip")
+    assert (found[:32] == data[:32]).all()
+    assert (found[32:] == 0).all()
+    assert [failure.chunk for failure in report.failures] == [1]
+
+
+def test_what_the_kernels_fail_on(tmp_path, monkeypatch):
+    """The host tries again, or zeros are written, or that is the end."""
+    data = field((64, 64))
+    path = stored(tmp_path / "a.zarr", data, (32, 64), zarr_format=2, compressors=numcodecs.LZ4())
+    submit = array_part.PartWork._decode_on_device
+
+    def failing(self, engine, rows, src, dst):
+        rows = rows.copy()
+        rows["stored_size"][1] -= 3
+        submit(self, engine, rows, src, dst)
+
+    monkeypatch.setattr(array_part.PartWork, "_decode_on_device", failing)
+    with pytest.raises(DecompressError, match="chunk 1 at byte 0"):
+        loaded(path)
+    found, _ = loaded(path, on_error="retry-host")
+    assert (found == data).all()
+    with pytest.warns(gpuload.errors.FormatWarning, match="chunk 1"):
+        found, report = loaded(path, on_error="skip")
+    assert (found[32:] == 0).all()
+    assert (found[:32] == data[:32]).all()
+    assert len(report.failures) == 1
+
+
+def test_many_small_parts(tmp_path):
+    data = field((300, 300))
+    path = stored(tmp_path / "a.zarr", data, (20, 20), zarr_format=2, compressors=numcodecs.LZ4())
+    found, report = loaded(path)
+    assert (found == data).all()
+    assert report.peak_device <= SMALL["memory_limit"]
+
+
+def test_a_chunk_that_is_larger_than_the_limit(tmp_path):
+    data = np.zeros((1 << 20,), np.float32)
+    np.savez_compressed(tmp_path / "x.npz", a=data)
+    with (
+        pytest.raises(MemoryLimitError, match="raise it"),
+        gpuload.open(tmp_path / "x.npz", memory_limit=4 << 20) as container,
+    ):
+        container.load("a", device=0)
