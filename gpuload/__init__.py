@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from gpuload.array_container import ArrayContainer, LazyArray
     from gpuload.arrays import Array
     from gpuload.compression import compress
     from gpuload.container import Container
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array",
+    "ArrayContainer",
     "Container",
+    "LazyArray",
     "Load",
     "Options",
     "compress",
@@ -31,7 +34,9 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Array": "gpuload.arrays",
+    "ArrayContainer": "gpuload.array_container",
     "Container": "gpuload.container",
+    "LazyArray": "gpuload.array_container",
     "Load": "gpuload.loader",
     "Options": "gpuload.options",
     "compress": "gpuload.compression",

@@ -84,7 +84,7 @@ def read_folder(store: Store, options: Options) -> ArrayIndex:
 
     if not is_zarr(store):
         raise FormatError(
-            f"a folder without any of {', '.join(_ZARR_METADATA)}: no Zarr group or array",
+            f"is a directory, without {', '.join(_ZARR_METADATA)}: no Zarr group or array",
             source=store.name,
         )
     return read(store, options)

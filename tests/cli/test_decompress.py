@@ -485,7 +485,7 @@ class TestHttp:
 def test_url_that_needs_a_package(run, monkeypatch, url: str) -> None:
     """fsspec raises ImportError where what it needs for a protocol is missing."""
 
-    def refuse(_: str) -> None:
+    def refuse(*_: object) -> None:
         raise ImportError("HTTPFileSystem requires aiohttp")
 
     monkeypatch.setattr("gpuload.sources._open_url", refuse)
