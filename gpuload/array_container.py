@@ -40,6 +40,8 @@ __all__ = ["ArrayContainer", "LazyArray"]
 
 #: What `Report` has of the bytes of a load.
 _SIZES = ("raw_size", "stored_size")
+#: Of the list of what is selected of which chunk, and where each of those is.
+_BYTES_A_BOX = 256
 
 
 class LazyArray:
@@ -280,7 +282,7 @@ class ArrayContainer:
         """
         self._check_open()
         asset = self._asset(name)
-        plan = ArrayPlan(asset, self._index.store, Selection(..., asset.lengths))
+        plan = self._whole(asset)
         return plan.stored_size, plan.raw_sizes.size, int(plan.missing.sum())
 
     def verify(self, *, progress: Progress | None = None) -> Report:
@@ -312,11 +314,16 @@ class ArrayContainer:
 
     def _verify(self, asset: ArrayAsset) -> Report:
         try:
-            plan = self._plan(asset.name, ...)
-            return array_load.verify(plan, self._options)
+            return array_load.verify(self._whole(asset), self._options)
         except (FormatError, UnsupportedCodecError) as error:
             failure = ChunkFailure(self.name, asset.name, 0, 0, 0, None, None, str(error))
             return Report(failures=[failure])
+
+    def _whole(self, asset: ArrayAsset) -> ArrayPlan:
+        """Return the plan for all of an array, nothing of which is kept."""
+        selection = Selection(..., asset.lengths)
+        self._check_boxes(asset, selection)
+        return ArrayPlan(asset, self._index.store, selection, self._options.missing)
 
     def _check_open(self) -> None:
         if self._closed.is_set():
@@ -330,8 +337,9 @@ class ArrayContainer:
             self._asset(name).error for name, _ in wanted
         ):
             return self._load_by_zarr(wanted, out, device)
-        plans = [self._plan(name, index) for name, index in wanted]
         device_id = destination(self._options, out, device)
+        on_host = device_id is None and out is None
+        plans = [self._plan(name, index, on_host=on_host) for name, index in wanted]
         if device_id is not None:
             return self._load_to_device(plans, device_id, out, stream, watch)
         results = [self._memory(plan, out) for plan in plans]
@@ -370,30 +378,44 @@ class ArrayContainer:
             arrays, self.report = array_device.load(plans, self._options, to, watch)
         return list(arrays)
 
-    def _plan(self, name: str, index: Any) -> ArrayPlan:
+    def _plan(self, name: str, index: Any, *, on_host: bool) -> ArrayPlan:
         asset = self._asset(name)
         selection = Selection(index, asset.lengths)
-        plan = ArrayPlan(asset, self._index.store, selection, self._options.missing)
-        self._check_size(plan)
-        return plan
+        self._check_size(asset, selection, on_host=on_host)
+        return ArrayPlan(asset, self._index.store, selection, self._options.missing)
 
-    def _check_size(self, plan: ArrayPlan) -> None:
-        limit = self._options.max_output
-        if limit is not None and plan.result_size > limit:
+    def _check_size(self, asset: ArrayAsset, selection: Selection, *, on_host: bool) -> None:
+        """Refuse what is too large before anything is made for it."""
+        name = self._name_of(asset)
+        size, limit = prod(selection.shape) * asset.dtype.itemsize, self._options.max_output
+        if limit is not None and size > limit:
             raise MemoryLimitError(
-                f"{plan.name}: {plan.result_size} bytes are selected, over the limit of {limit}; "
-                "raise max_output (--max-output) if you trust it"
+                f"{name}: {size} bytes are selected, over the limit of {limit}; raise max_output "
+                "(--max-output) if you trust it"
             )
+        there = available() if on_host else None
+        if there is not None and size > there:
+            raise MemoryLimitError(
+                f"{name}: {size} bytes are selected, there are {there} bytes of memory; select "
+                "less of it at a time"
+            )
+        self._check_boxes(asset, selection)
+
+    def _check_boxes(self, asset: ArrayAsset, selection: Selection) -> None:
+        boxes, most = selection.most_boxes(asset.chunk_shape), self._options.memory_limit
+        if not asset.error and boxes * _BYTES_A_BOX > most:
+            raise MemoryLimitError(
+                f"{self._name_of(asset)}: the list of up to {boxes} parts of chunks that are "
+                f"selected takes {boxes * _BYTES_A_BOX} bytes, memory_limit is {most}; raise it "
+                "(--memory-limit), or select less of it at a time"
+            )
+
+    def _name_of(self, asset: ArrayAsset) -> str:
+        return f"{self.name}: {asset.name}" if asset.name else self.name
 
     def _memory(self, plan: ArrayPlan, out: Any) -> npt.NDArray[Any]:
         if out is not None:
             return _checked(out, plan)
-        there = available()
-        if there is not None and plan.result_size > there:
-            raise MemoryLimitError(
-                f"{plan.name}: {plan.result_size} bytes are selected, there are {there} bytes of "
-                "memory; select less of it at a time"
-            )
         memory = allocate(plan.result_size, plan.name)
         return memory.view(plan.asset.dtype).reshape(plan.selection.shape)
 

@@ -127,7 +127,8 @@ class PartWork:
         chunks = np.arange(part.first, part.last)
         missing = part.plan.missing[part.first : part.last]
         self._missing, self._chunks = chunks[missing], chunks[~missing]
-        work = part.plan.work_sizes[self._chunks]
+        # At places that kernels read and write the most at once from.
+        work = part.plan.aligned_sizes[self._chunks]
         self._slots = np.cumsum(work) - work
         self._decodings: list[_Decoding] = []
         self._filterings: list[FilterSubmission] = []

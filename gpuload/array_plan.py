@@ -28,6 +28,8 @@ __all__ = ["ArrayPlan", "Part"]
 
 #: Bytes between two chunks of an object that are read along rather than left out.
 _GAP = 4 << 10
+#: What the places of chunks in memory of a device are multiples of.
+_EVEN = 16
 
 
 @dataclass(frozen=True)
@@ -119,6 +121,12 @@ class ArrayPlan:
         return self.places.objects < 0
 
     @cached_property
+    def aligned_sizes(self) -> Integers:
+        """Bytes of each on its way, so that those that follow one another start evenly."""
+        sizes: Integers = -(-self.work_sizes // _EVEN) * _EVEN
+        return sizes
+
+    @cached_property
     def stored_size(self) -> int:
         """Bytes of the chunks that are."""
         return int(self.places.sizes[~self.missing].sum())
@@ -127,7 +135,7 @@ class ArrayPlan:
     def largest_chunk(self) -> int:
         """Bytes of the chunk that takes the most, stored or on its way."""
         stored = int(np.where(self.missing, 0, self.places.sizes).max(initial=0))
-        return max(stored, int(self.work_sizes.max(initial=0)))
+        return max(stored, int(self.aligned_sizes.max(initial=0)))
 
     def _order_as_stored(self) -> None:
         """Put chunks in the order of their bytes: those of a shard need not be in the grid's."""
@@ -270,7 +278,7 @@ class ArrayPlan:
 
     def parts(self, most: int) -> list[Part]:
         """Return parts of at most `most` stored and decoded bytes, or of one chunk."""
-        sizes = np.where(self.missing, 1, self.places.sizes + self.work_sizes)
+        sizes = np.where(self.missing, 1, self.places.sizes + self.aligned_sizes)
         ends = np.cumsum(sizes)
         parts, first = [], 0
         while first < ends.size:

@@ -139,6 +139,15 @@ class Selection:
         found = None if axis is None else self._slices[axis]
         return 1 if found is None else found.count
 
+    def most_boxes(self, chunk_shape: tuple[int, ...]) -> int:
+        """Return a number that `boxes` does not exceed, which is found at once."""
+        most = prod(self._broadcast) if _POINTS in self._result else 1
+        for each, size in zip(self._slices, chunk_shape, strict=True):
+            if each is not None:
+                reach = abs(each.step) * (each.count - 1)
+                most *= min(each.count, reach // size + 2)
+        return most
+
     def boxes(self, chunk_shape: tuple[int, ...]) -> Boxes:
         """Return the boxes of chunks that the selection consists of.
 
