@@ -258,14 +258,7 @@ class ArrayPlan:
 
     def layout(self, chunks: Integers) -> tuple[Integers, int]:
         """Return where stored chunks go in a buffer that they are read to, and its size."""
-        places = self.places
-        begins, sizes, objects = (
-            each[chunks] for each in (places.offsets, places.sizes, places.objects)
-        )
-        gaps = np.zeros(chunks.size, np.int64)
-        gaps[1:] = np.where(
-            _joined(objects, begins, sizes), begins[1:] - begins[:-1] - sizes[:-1], 0
-        )
+        sizes, gaps = self.places.sizes[chunks], _gaps(self.places, chunks)
         starts = np.cumsum(sizes + gaps) - sizes
         return starts, int(starts[-1] + sizes[-1]) if chunks.size else 0
 
@@ -278,7 +271,9 @@ class ArrayPlan:
 
     def parts(self, most: int) -> list[Part]:
         """Return parts of at most `most` stored and decoded bytes, or of one chunk."""
-        sizes = np.where(self.missing, 1, self.places.sizes + self.aligned_sizes)
+        gaps = _gaps(self.places, np.arange(self.missing.size))
+        taken = self.places.sizes + gaps + self.aligned_sizes
+        sizes = np.where(self.missing, 1, taken)
         ends = np.cumsum(sizes)
         parts, first = [], 0
         while first < ends.size:
@@ -287,6 +282,15 @@ class ArrayPlan:
             parts.append(Part(self, first, last))
             first = last
         return parts
+
+
+def _gaps(places: Places, chunks: Integers) -> Integers:
+    """Return the bytes that are read along in front of each chunk."""
+    begins, sizes = places.offsets[chunks], places.sizes[chunks]
+    joined = _joined(places.objects[chunks], begins, sizes)
+    gaps = np.zeros(chunks.size, np.int64)
+    gaps[1:] = np.where(joined, begins[1:] - begins[:-1] - sizes[:-1], 0)
+    return gaps
 
 
 def _joined(objects: Integers, begins: Integers, sizes: Integers) -> npt.NDArray[np.bool_]:
