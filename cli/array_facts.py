@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuload.errors import GpuloadError
 
-from .messages import human_size
+from .messages import human_size, plural
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -84,7 +84,7 @@ def array_lines(container: ArrayContainer, *, passed_over: bool) -> Iterator[str
     """
     facts = array_record(container)
     size = facts["stored_size"]
-    yield f"  format  {container.format}, {len(container.assets)} arrays" + (
+    yield f"  format  {container.format}, {plural(len(container.assets), 'array')}" + (
         f", {human_size(size)} stored" if size else ""
     )
     rows = [_HEADER, *(_row(array) for array in facts["arrays"])]
@@ -93,23 +93,24 @@ def array_lines(container: ArrayContainer, *, passed_over: bool) -> Iterator[str
         yield "  " + "  ".join(map(str.ljust, row, widths)).rstrip()
     for array in facts["arrays"]:
         name = array["name"] or "the array"
-        if array["error"]:
+        if array["error"] and array["engine"] == "none":
             yield f"  {name}: {array['error']}"
         for engine, why in array["passed_over"].items() if passed_over else ():
             yield f"  {name}: not {engine}: {why}"
 
 
 def _row(array: dict[str, Any]) -> tuple[str, ...]:
-    engine = "none" if array["error"] else f"{array['engine']}: {array['reason']}"
+    known = bool(array["codecs"]) or not array["error"]
+    failed = array["engine"] == "none"
     return (
         array["name"] or "-",
-        array["dtype"],
-        _shape(array["shape"]),
-        _shape(array["chunk_shape"]),
+        array["dtype"] if known else "-",
+        _shape(array["shape"]) if known else "-",
+        _shape(array["chunk_shape"]) if known else "-",
         ", ".join(array["codecs"]) or "-",
         "-" if array["stored_size"] is None else human_size(array["stored_size"]),
         "-" if array["ratio"] is None else f"{array['ratio']:.2f}",
-        engine,
+        "none" if failed else f"{array['engine']}: {array['reason']}",
     )
 
 

@@ -73,7 +73,7 @@ def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None
     help="Print the version and exit.",
 )
 def cli() -> None:
-    """Decompress, check and write LZ4, gzip, BGZF, Zstandard and Snappy files.
+    """Decompress, check and write LZ4, gzip, BGZF, Zstandard and Snappy files; look into arrays.
 
     The format of a file is recognised by its content, never by its name.
 

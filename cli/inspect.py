@@ -10,6 +10,7 @@ from .engines import check_engine, gpu_matters
 from .inputs import Batch, open_any
 from .messages import json_line, printable
 from .options import (
+    array_options,
     engine_options,
     examples,
     files_argument,
@@ -36,6 +37,7 @@ __all__ = ["command"]
 @click.option("--chunks", "with_chunks", is_flag=True, help="List every chunk.")
 @engine_options
 @loading_options
+@array_options
 @json_option
 @quiet_option
 def command(

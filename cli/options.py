@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "UNLIMITED",
+    "array_options",
     "engine_options",
     "examples",
     "files_argument",
@@ -190,6 +191,22 @@ _LOADING = (
 def loading_options(command: Command) -> Command:
     """Add the options of reading a file, named as the fields of `gpuload.options.Options`."""
     return _all_of(_LOADING, command)
+
+
+def array_options(command: Command) -> Command:
+    """Add the options of files of arrays, named likewise."""
+    missing = click.option(
+        "--missing",
+        type=click.Choice(("fill", "error")),
+        help="What missing chunks of arrays are.  [default: fill]",
+    )
+    unsupported = click.option(
+        "--on-unsupported",
+        type=click.Choice(("error", "host")),
+        help="Whether zarr-python decodes arrays with codecs that gpuload does not know (host).  "
+        "[default: error]",
+    )
+    return missing(unsupported(command))
 
 
 def engine_options(command: Command) -> Command:

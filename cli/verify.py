@@ -14,6 +14,7 @@ from .engines import check_engine
 from .inputs import STDIN_NAME, Batch, open_any
 from .messages import human_size, plural, printable
 from .options import (
+    array_options,
     engine_options,
     examples,
     files_argument,
@@ -50,6 +51,7 @@ __all__ = ["command"]
     "on it, too (retry-host).",
 )
 @loading_options
+@array_options
 @json_option
 @quiet_option
 def command(files: tuple[str, ...], *, as_json: bool, quiet: bool, **options: Any) -> None:
@@ -71,7 +73,7 @@ def command(files: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
             open_any(file, options, quiet=quiet) as container,
         ):
             report = _verify(container, quiet=quiet)
-            if report.failures:
+            if report.failures or report.unchecked:
                 batch.fail()
             batch.report(_record(container, report))
             if not as_json:
@@ -102,7 +104,7 @@ def _verify(container: Container | ArrayContainer, *, quiet: bool) -> Report:
 def _record(container: Container | ArrayContainer, report: Report) -> dict[str, Any]:
     return {
         "file": container.name,
-        "ok": not report.failures,
+        "ok": not report.failures and not report.unchecked,
         "format": container.format,
         **dataclasses.asdict(report),
         "warnings": container.warnings,
@@ -113,7 +115,12 @@ def _print(container: Container | ArrayContainer, report: Report, *, quiet: bool
     name = printable(container.name)
     for failure in report.failures:
         click.echo(printable(str(failure)))
-    if report.failures:
+    for array, reason in report.unchecked.items():
+        click.echo(printable(f"{container.name}: {array}: not checked: {reason}"))
+    if report.unchecked and not report.failures:
+        unchecked = plural(len(report.unchecked), "array")
+        click.echo(f"{name}: {unchecked} not checked, {plural(report.chunks, 'chunk')} ok")
+    elif report.failures:
         click.echo(f"{name}: BAD, {len(report.failures)} of {plural(report.chunks, 'chunk')}")
     elif not quiet:
         size = f"{plural(report.chunks, 'chunk')}, {human_size(report.raw_size)}"

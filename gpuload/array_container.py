@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
@@ -28,7 +29,7 @@ from gpuload.selection import Selection
 from gpuload.watch import Watch
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator
 
     import numpy.typing as npt
 
@@ -40,6 +41,14 @@ __all__ = ["ArrayContainer", "LazyArray"]
 
 #: What `Report` has of the bytes of a load.
 _SIZES = ("raw_size", "stored_size")
+#: What the framing of a codec carries to check chunks by.
+CHECKSUMS = {
+    "deflate": "CRC-32 of each member",
+    "gzip": "CRC-32",
+    "zlib": "Adler-32",
+    "zstd": "xxHash-64 where frames have it",
+    "crc32c": "CRC-32C of stored bytes",
+}
 #: Of the list of what is selected of which chunk, and where each of those is.
 _BYTES_A_BOX = 256
 
@@ -107,7 +116,7 @@ class LazyArray:
         return f"<gpuload.LazyArray {self.name!r} shape={self.shape} dtype={self.dtype}>"
 
 
-class ArrayContainer:
+class ArrayContainer(Mapping[str, LazyArray]):
     """An open file of arrays: Zarr, NPZ, NPY, safetensors, or the members of a zip file.
 
     Use `gpuload.open` to make one; it is a context manager and closes its file. Like a mapping, it
@@ -159,15 +168,13 @@ class ArrayContainer:
         """Bytes of the elements of all arrays that can be loaded."""
         return sum(LazyArray(self, asset).nbytes for asset in self.assets if not asset.error)
 
-    def keys(self) -> list[str]:
-        """Return the names of the arrays."""
-        return list(self._by_name)
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._by_name
-
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[str]:
         return iter(self._by_name)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    __hash__ = object.__hash__
 
     def __len__(self) -> int:
         return len(self._by_name)
@@ -254,6 +261,8 @@ class ArrayContainer:
         KeyError, IndexError, GpuloadError, ValueError
             As `load` does for the first that does not load.
         """
+        if not isinstance(wanted, Mapping):
+            raise TypeError(f"wanted must be a mapping of names, not {type(wanted).__name__}")
         arrays = self._load_all(list(wanted.items()), None, device, stream, Watch())
         warn(self.warnings, self.report, stacklevel=2)
         return dict(zip(wanted, arrays, strict=True))
@@ -314,10 +323,16 @@ class ArrayContainer:
 
     def _verify(self, asset: ArrayAsset) -> Report:
         try:
+            if self._is_left_to_zarr(asset):
+                return Report(raw_size=self._by_zarr(asset, ...).nbytes)
+            if asset.error:
+                return Report(unchecked={asset.name: asset.error})
             return array_load.verify(self._whole(asset), self._options)
-        except (FormatError, UnsupportedCodecError) as error:
+        except FormatError as error:
             failure = ChunkFailure(self.name, asset.name, 0, 0, 0, None, None, str(error))
             return Report(failures=[failure])
+        except UnsupportedCodecError as error:
+            return Report(unchecked={asset.name: str(error)})
 
     def _whole(self, asset: ArrayAsset) -> ArrayPlan:
         """Return the plan for all of an array, nothing of which is kept."""
@@ -333,9 +348,7 @@ class ArrayContainer:
         self, wanted: list[tuple[str, Any]], out: Any, device: Any, stream: Any, watch: Watch
     ) -> list[Array]:
         self._check_open()
-        if self._options.on_unsupported == "host" and any(
-            self._asset(name).error for name, _ in wanted
-        ):
+        if any(self._is_left_to_zarr(self._asset(name)) for name, _ in wanted):
             return self._load_by_zarr(wanted, out, device)
         device_id = destination(self._options, out, device)
         on_host = device_id is None and out is None
@@ -349,22 +362,32 @@ class ArrayContainer:
 
     def _load_by_zarr(self, wanted: list[tuple[str, Any]], out: Any, device: Any) -> list[Array]:
         """Let zarr-python decode what gpuload does not know."""
-        from gpuload.containers.zarr import load_with_zarr
-
-        if self.format != "zarr":
-            raise UnsupportedCodecError(
-                "on_unsupported='host' is for Zarr, which has a library for it", source=self.name
-            )
         if destination(self._options, out, device) is not None:
             raise UnsupportedCodecError(
                 "on_unsupported='host' loads to host memory only (device='cpu')", source=self.name
             )
-        arrays = [load_with_zarr(self._index.store, name, index) for name, index in wanted]
+        arrays = [self._by_zarr(self._asset(name), index) for name, index in wanted]
         self.report = Report(raw_size=sum(array.nbytes for array in arrays), engine="zarr-python")
         if out is not None:
             np.copyto(out, arrays[0], casting="no")
             return [Array(out)]
         return [Array(array) for array in arrays]
+
+    def _is_left_to_zarr(self, asset: ArrayAsset) -> bool:
+        """Return whether zarr-python is to decode an array."""
+        host = self._options.on_unsupported == "host"
+        return host and bool(asset.error) and self.format == "zarr"
+
+    def _by_zarr(self, asset: ArrayAsset, index: Any) -> npt.NDArray[Any]:
+        from gpuload.containers.zarr import load_with_zarr, zarr_array
+
+        store = self._index.store
+        if self._options.missing == "error":
+            array = zarr_array(store, asset.name)
+            missing = array.nchunks - array.nchunks_initialized
+            if missing:
+                raise FormatError(f"{missing} chunks are missing", source=self._name_of(asset))
+        return load_with_zarr(store, asset.name, index)
 
     def _load_to_device(
         self, plans: list[ArrayPlan], device_id: int, out: Any, stream: Any, watch: Watch
@@ -422,8 +445,10 @@ class ArrayContainer:
     def _asset(self, name: str | None) -> ArrayAsset:
         if name is None and len(self.assets) == 1:
             return self.assets[0]
-        if name is None or name not in self._by_name:
-            raise KeyError(f"{self.name} has no array {name!r}; it has {_some(self.keys())}")
+        if name is None:
+            raise KeyError(f"{self.name} has several arrays, name one of {_some(list(self))}")
+        if name not in self._by_name:
+            raise KeyError(f"{self.name} has no array {name!r}; it has {_some(list(self))}")
         return self._by_name[name]
 
     def explain(self) -> list[Explanation]:
@@ -431,15 +456,18 @@ class ArrayContainer:
         return [self._explain(asset) for asset in self.assets]
 
     def _explain(self, asset: ArrayAsset) -> Explanation:
+        if self._is_left_to_zarr(asset):
+            return Explanation(asset.name, "host", "zarr-python decodes it", "")
         if asset.error:
             return Explanation(asset.name, "none", asset.error, "")
+        sums = _checksums(asset)
         device_id = find_device(self._options.device)
         over = passed_over(self._options, device_id)
         engines = [name for name in DEVICE_ENGINES if name not in over]
         if device_id is None or not engines or self._options.engine == "host":
             reason = f"chunks on up to {self._options.thread_count} threads"
-            return Explanation(asset.name, "host", reason, "", over)
-        return Explanation(asset.name, *_on_device(asset, engines), "", over)
+            return Explanation(asset.name, "host", reason, sums, over)
+        return Explanation(asset.name, *_on_device(asset, engines), sums, over)
 
     def close(self) -> None:
         """Close the file; what was loaded stays valid."""
@@ -454,6 +482,13 @@ class ArrayContainer:
 
     def __repr__(self) -> str:
         return f"<gpuload.ArrayContainer {self.name!r}: {self.format}, {len(self.assets)} arrays>"
+
+
+def _checksums(asset: ArrayAsset) -> str:
+    """Return which checksums the chunks of an array have."""
+    names = {step.name: CHECKSUMS.get(step.name) for step in asset.pipeline.compression}
+    found = [name for name in names.values() if name]
+    return ", ".join(found) or "its codecs have none"
 
 
 def _on_device(asset: ArrayAsset, engines: list[str]) -> tuple[str, str]:

@@ -200,6 +200,7 @@ class _Run:
         #: Whether what is decoded goes anywhere.
         self.keeps = True
         self._verified: Counter[int] = Counter()
+        self._stored_sums = 0
         self._unverified: Counter[int] = Counter()
         self._small = self._mean_chunk() < _SMALL_CHUNK
         self._parts = [
@@ -265,6 +266,9 @@ class _Run:
             # An error's traceback holds this frame, and a future its error: a cycle.
             del workers[:], worker
         self.report.verified = checksum_counts(self._verified)
+        if self._stored_sums:
+            # `expand` checks and strips them.
+            self.report.verified["crc32c_stored"] = self._stored_sums
         self.report.unverified = checksum_counts(self._unverified)
         self.report.failures.sort(key=lambda failure: (failure.asset, failure.chunk))
         self.report.seconds = time.perf_counter() - began
@@ -344,7 +348,10 @@ class _Run:
 
     def _settle(self, batch: Batch, rows: ChunkTable, outcome: Outcome) -> set[int]:
         kinds, good = rows["checksum_kind"], outcome.status == Status.OK
+        steps = batch.plan.asset.pipeline.compression
         with self._lock:
+            if self._options.verify and any(step.name == "crc32c" for step in steps):
+                self._stored_sums += batch.chunks.size
             counter = self._verified if self._options.verify else self._unverified
             counter.update(kinds[good].tolist())
         bad: dict[int, ChunkFailure] = {}

@@ -73,6 +73,8 @@ class Report:
         The windows that a device decoded.
     peak_host, peak_device : int
         Most bytes of staging and scratch memory at a time, beyond the result.
+    unchecked : dict of str to str
+        Arrays that `verify` could not look into, and why.
     verified_on : dict of str to int
         How many of the checksums in `verified` were computed by the "device" and by the "host".
     """
@@ -93,6 +95,7 @@ class Report:
     peak_host: int = 0
     peak_device: int = 0
     verified_on: dict[str, int] = field(default_factory=dict)
+    unchecked: dict[str, str] = field(default_factory=dict)
 
 
 def checksum_counts(counts: Mapping[int, int]) -> dict[str, int]:
@@ -116,6 +119,7 @@ def joined(reports: Sequence[Report]) -> Report:
         stored_size=sum(report.stored_size for report in reports),
         chunks=sum(report.chunks for report in reports),
         failures=[failure for report in reports for failure in report.failures],
+        unchecked={name: why for report in reports for name, why in report.unchecked.items()},
         verified=dict(verified),
         unverified=dict(unverified),
         seconds=sum(report.seconds for report in reports),

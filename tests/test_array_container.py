@@ -46,7 +46,8 @@ def test_a_mapping_of_arrays(group):
     with gpuload.open(group, **HOST) as container:
         assert isinstance(container, gpuload.ArrayContainer)
         assert container.format == "zarr"
-        assert list(container) == container.keys() == ["known", "other"]
+        assert list(container) == list(container.keys()) == ["known", "other"]
+        assert [lazy.name for lazy in container.values()] == ["known", "other"]
         assert len(container) == 2
         assert "known" in container
         lazy = container["known"]
@@ -83,6 +84,16 @@ def test_an_unknown_codec(group):
     with gpuload.open(group, on_unsupported="host", **HOST) as container:
         assert (np.asarray(container["other"][3:5]) == DATA[3:5]).all()
         assert container.report.engine == "zarr-python"
+        assert container.explain()[1].reason == "zarr-python decodes it"
+        report = container.verify()
+        assert not report.failures
+        assert not report.unchecked
+    (group / "other" / "0.0").unlink()
+    with (
+        gpuload.open(group, on_unsupported="host", missing="error", **HOST) as container,
+        pytest.raises(FormatError, match="1 chunks are missing"),
+    ):
+        container.load("other")
 
 
 def test_a_chunk_that_is_missing(group):
@@ -108,10 +119,8 @@ def test_damage(group):
         assert [failure.chunk for failure in error.value.failures] == [4]
         assert (np.asarray(container["known"][32:]) == DATA[32:]).all()
         report = container.verify()
-        assert [(each.asset, each.chunk) for each in report.failures] == [
-            ("known", 4),
-            ("other", 0),
-        ]
+        assert list(report.unchecked) == ["other"]
+        assert [(each.asset, each.chunk) for each in report.failures] == [("known", 4)]
     with gpuload.open(group, on_error="skip", **HOST) as container:
         with pytest.warns(gpuload.errors.FormatWarning, match="chunk 4"):
             found = np.asarray(container.load("known"))
@@ -135,7 +144,7 @@ def test_by_name_in_one_call(npz):
     load = gpuload.load_async(npz, "a", index=4, **HOST)
     assert (np.asarray(load.result()) == DATA[4]).all()
     assert load.stats.raw_size == DATA[4].nbytes
-    with pytest.raises(KeyError, match="has no array None"):
+    with pytest.raises(KeyError, match="has several arrays, name one of 'a', 'b', 'c'"):
         gpuload.load(npz, **HOST)
     with pytest.raises(IndexError, match="index 60 is out of bounds for axis 0 with size 60"):
         gpuload.load(npz, "a", index=60, **HOST)

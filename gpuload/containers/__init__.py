@@ -37,6 +37,8 @@ _READERS: list[tuple[Callable[[bytes], bool], Read]] = [
     (reader.is_magic, reader.read) for reader in (lz4, zstd, gzip, snappy)
 ]
 _SHOWN = 16
+#: What `gpuload.containers.arrays` reads.
+_ARRAYS = "arrays: Zarr, NPZ, NPY, safetensors, zip"
 
 
 def is_stream(first: bytes) -> bool:
@@ -90,7 +92,7 @@ def _read(source: Source, options: Options, listener: Listener | None) -> Index:
 
 
 def _unknown(source: Source, first: bytes) -> str:
-    known = "; ".join(FORMATS.values())
+    known = "; ".join((*FORMATS.values(), _ARRAYS))
     if not first:
         return f"the file is empty; known formats are {known}"
     if name := foreign.name_of(source):

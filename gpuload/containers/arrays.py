@@ -18,16 +18,7 @@ if TYPE_CHECKING:
     from gpuload.sources import Source
     from gpuload.sources.stores import Store
 
-__all__ = ["FORMATS", "read_arrays", "read_folder"]
-
-#: Formats by name, as messages list them.
-FORMATS = {
-    "zarr": "Zarr 2 and 3, in a folder or a zip file",
-    "npz": "NPZ",
-    "npy": "NPY (93 4e 55 4d 50 59)",
-    "safetensors": "safetensors, and their index files",
-    "zip": "zip (50 4b)",
-}
+__all__ = ["read_arrays", "read_folder"]
 
 _ZIP, _NPY = (b"PK\x03\x04", b"PK\x05\x06"), b"\x93NUMPY"
 #: Where the header of a safetensors file starts, and the most bytes that it has.

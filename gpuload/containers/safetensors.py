@@ -59,8 +59,6 @@ def read(source: Source, options: Options) -> ArrayIndex:
         If the header is broken, or does not fit the file.
     MemoryLimitError
         If the header takes more than `memory_limit`.
-    MissingDependencyError
-        If there are bfloat16 or 8-bit floats, and no ml_dtypes.
     """
     tensors, metadata = read_header(source, options)
     assets = [_asset(tensor) for tensor in tensors]
@@ -72,7 +70,10 @@ def read(source: Source, options: Options) -> ArrayIndex:
 
 
 def _asset(tensor: Tensor, key: str = "") -> ArrayAsset:
-    dtype = _dtype(tensor.dtype)
+    try:
+        dtype = _dtype(tensor.dtype)
+    except MissingDependencyError as error:
+        return _broken(tensor.name, str(error))
     if dtype is None:
         return _broken(tensor.name, _refusal(tensor.dtype))
     chunks = chunk_shape(tensor.shape, dtype.itemsize)
