@@ -59,7 +59,7 @@ def command(files: tuple[str, ...], *, as_json: bool, quiet: bool, **options: An
 
     Every bad chunk is listed with its number, its byte offset, what was found and what was
     expected, and every bad file has a line with BAD. All files are checked, also after a bad one;
-    the exit status is 1 if any was bad.
+    the exit status is 1 if any was bad, or has an array that cannot be checked.
 
     The host decodes, unless --device names a GPU or --engine asks for one that runs there.
     """
