@@ -7,8 +7,10 @@ device only before it uses its station again.
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -22,7 +24,7 @@ from gpuload.report import Report, checksum_counts
 from gpuload.stages import Stages
 from gpuload.staging import reading_threads
 from gpuload.stations import stations
-from gpuload.turns import join
+from gpuload.turns import interruptible, join
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -75,6 +77,23 @@ def load(
     DriverError
         If the device fails.
     """
+    work = partial(_load, plans, options, to, watch)
+    if threading.current_thread() is threading.main_thread():
+        # Ctrl-C may come between any two steps there, with a lock held or memory not noted.
+        return interruptible(work, watch.cancel)
+    return work()
+
+
+def _load(
+    plans: Sequence[ArrayPlan], options: Options, to: Destination, watch: Watch
+) -> tuple[list[DeviceArray], Report]:
+    with driver.on_device(to.device_id):
+        return _load_here(plans, options, to, watch)
+
+
+def _load_here(
+    plans: Sequence[ArrayPlan], options: Options, to: Destination, watch: Watch
+) -> tuple[list[DeviceArray], Report]:
     ordered = to.ordered()
     with ExitStack() as undo:
         targets, owners = _targets(plans, to, ordered, undo)
