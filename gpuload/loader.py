@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gpuload.container import Container, destination, warn
-from gpuload.containers.arrays import read_arrays, read_folder
+from gpuload.containers.arrays import has_metadata, read_arrays, read_folder
 from gpuload.errors import DriverError, GpuloadError
 from gpuload.options import Options, Verify
 from gpuload.sources import Source, open_source
@@ -101,7 +101,9 @@ def _folder(source: Any) -> Store | None:
     if isinstance(source, str | os.PathLike) and os.path.isdir(source):  # noqa: PTH112
         from gpuload.sources.folder_store import FolderStore
 
-        return FolderStore(os.fspath(source))
+        folder = os.fspath(source)
+        # What is no Zarr is opened as a file, which says that it is none.
+        return FolderStore(folder) if has_metadata(folder) else None
     return None
 
 

@@ -19,6 +19,9 @@ WEATHER = Path(__file__).with_name("weather.csv.lz4")
 def main(path: str | Path = WEATHER) -> None:
     """Print what a file is made of, and how well its chunks compress."""
     with gpuload.open(path) as container:
+        if not isinstance(container, gpuload.Container):
+            print(f"{Path(path).name}: arrays: {', '.join(container)}")
+            return
         chunks = container.chunks
         parallel = "independent" if container.batchable else f"serial: {container.serial}"
         print(f"{Path(path).name}: {container.format}, chunks: {len(chunks)}, {parallel}")

@@ -6,6 +6,7 @@ needs them.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gpuload.sources import Source
     from gpuload.sources.stores import Store
 
-__all__ = ["read_arrays", "read_folder"]
+__all__ = ["has_metadata", "read_arrays", "read_folder"]
 
 _ZIP, _NPY = (b"PK\x03\x04", b"PK\x05\x06"), b"\x93NUMPY"
 #: Where the header of a safetensors file starts, and the most bytes that it has.
@@ -79,6 +80,11 @@ def read_folder(store: Store, options: Options) -> ArrayIndex:
             source=store.name,
         )
     return read(store, options)
+
+
+def has_metadata(folder: str | bytes) -> bool:
+    """Return whether a local folder has the metadata of a Zarr group or array."""
+    return any((Path(os.fsdecode(folder)) / name).exists() for name in _ZARR_METADATA)
 
 
 def _read_zip(source: Source, options: Options) -> ArrayIndex:

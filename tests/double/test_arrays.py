@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import gpuload
-from gpuload import array_part, stations
+from gpuload import array_part, driver, stations
 from gpuload.device_array import close_pools
 from gpuload.engines import rates
 from gpuload.errors import (
@@ -33,7 +35,9 @@ zarr.create_array(store={}, shape=(9,), chunks=(1,), dtype="u1")[...] = 1
 
 @pytest.fixture(autouse=True)
 def _clean(cuda, monkeypatch):
-    cuda.settings.be_h200()
+    known = replace(driver.capabilities(0), decompress_mask=0, decompress_max_length=0)
+    monkeypatch.setattr(driver, "capabilities", lambda _: known)
+    cuda.settings.algorithm_mask = cuda.settings.maximum_length = 0
     monkeypatch.setattr(rates, "host_seconds", lambda *_: 100.0)
     with clean_loads():
         yield

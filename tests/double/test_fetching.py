@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 
 import pytest
 
 import gpuload
-from gpuload import container, lease
+from gpuload import container, driver, lease
 from gpuload.engines import rates
 from gpuload.errors import DriverError, MemoryLimitError
 from tests.helpers.device_loads import clean_loads, compressed
@@ -20,7 +21,9 @@ DATA = compressed(RAW, "lz4")
 
 @pytest.fixture(autouse=True)
 def _device_is_faster(cuda, monkeypatch):
-    cuda.settings.be_h200()
+    known = replace(driver.capabilities(0), decompress_mask=0, decompress_max_length=0)
+    monkeypatch.setattr(driver, "capabilities", lambda _: known)
+    cuda.settings.algorithm_mask = cuda.settings.maximum_length = 0
     monkeypatch.setattr(container, "fetching_is_slower", lambda *_: {})
     monkeypatch.setattr(rates, "host_seconds", lambda *_: 100.0)
     with clean_loads():

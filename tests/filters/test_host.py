@@ -116,8 +116,10 @@ def test_shuffles_of_numcodecs(numcodecs, rng, element):
 def test_deltas_of_numcodecs(numcodecs, rng, dtype):
     for astype in (dtype, "i1", "u2", "i8", "f4"):
         codec = numcodecs.Delta(dtype=dtype, astype=astype)
-        stored = (rng.standard_normal(1000) * 50).astype(astype)
-        expected = flat(codec.decode(stored))
+        with np.errstate(all="ignore"):
+            # Of memory that numcodecs has not written yet, among others.
+            stored = (rng.standard_normal(1000) * 50).astype(astype)
+            expected = flat(codec.decode(stored))
         step = Delta(np.dtype(dtype), np.dtype(astype))
         assert (with_out(step, flat(stored), (1000,), expected.size) == expected).all()
 
