@@ -331,7 +331,7 @@ class ArrayContainer(Mapping[str, LazyArray]):
         except FormatError as error:
             failure = ChunkFailure(self.name, asset.name, 0, 0, 0, None, None, str(error))
             return Report(failures=[failure])
-        except UnsupportedCodecError as error:
+        except (MemoryLimitError, UnsupportedCodecError) as error:
             return Report(unchecked={asset.name: str(error)})
 
     def _whole(self, asset: ArrayAsset) -> ArrayPlan:
@@ -348,6 +348,7 @@ class ArrayContainer(Mapping[str, LazyArray]):
         self, wanted: list[tuple[str, Any]], out: Any, device: Any, stream: Any, watch: Watch
     ) -> list[Array]:
         self._check_open()
+        watch.reads(self._index.store)
         if any(self._is_left_to_zarr(self._asset(name)) for name, _ in wanted):
             return self._load_by_zarr(wanted, out, device)
         device_id = destination(self._options, out, device)

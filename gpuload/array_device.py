@@ -10,7 +10,6 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
-from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -77,23 +76,6 @@ def load(
     DriverError
         If the device fails.
     """
-    work = partial(_load, plans, options, to, watch)
-    if threading.current_thread() is threading.main_thread():
-        # Ctrl-C may come between any two steps there, with a lock held or memory not noted.
-        return interruptible(work, watch.cancel)
-    return work()
-
-
-def _load(
-    plans: Sequence[ArrayPlan], options: Options, to: Destination, watch: Watch
-) -> tuple[list[DeviceArray], Report]:
-    with driver.on_device(to.device_id):
-        return _load_here(plans, options, to, watch)
-
-
-def _load_here(
-    plans: Sequence[ArrayPlan], options: Options, to: Destination, watch: Watch
-) -> tuple[list[DeviceArray], Report]:
     ordered = to.ordered()
     with ExitStack() as undo:
         targets, owners = _targets(plans, to, ordered, undo)
@@ -102,7 +84,7 @@ def _load_here(
         with stations(to.device_id, count, size) as held:
             run = _Run(plans, targets, held, options, watch)
             run.context.start = start
-            report = run.go()
+            report = _whole(run, watch)
             with driver.calling("cuStreamWaitEvent", "the end of a load"):
                 for station in held.all:
                     ordered.wait(station.record())
@@ -118,6 +100,13 @@ def _load_here(
         )
         for plan, target, owner in zip(plans, targets, owners, strict=True)
     ], report
+
+
+def _whole(run: _Run, watch: Watch) -> Report:
+    if threading.current_thread() is threading.main_thread():
+        # Ctrl-C may come between any two steps there, with a lock held or memory not noted.
+        return interruptible(run.go, watch.cancel)
+    return run.go()
 
 
 def _targets(
@@ -210,7 +199,7 @@ class _Run:
             self._stopped = True
             raise
         finally:
-            join(pool, workers, lambda: None)
+            join(pool, workers, self._give_up)
             self.context.close()
         try:
             for worker in workers:
@@ -219,6 +208,11 @@ class _Run:
             # An error's traceback holds this frame, and a future its error: a cycle.
             del workers[:]
         return self._finished()
+
+    def _give_up(self) -> None:
+        """Let reads end that wait for a network; only called after something went wrong."""
+        for part in self._parts[:1]:
+            part.plan.store.cancel()
 
     def _work(self, station: Station, numbers: Iterator[int]) -> None:
         """Take parts until there are none left."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gpuload.array_codecs import Skip
 from gpuload.codecs.base import CorruptChunkError
 from gpuload.containers.expand import expand
 from gpuload.engines.base import HostBatch, Status
@@ -85,9 +86,9 @@ def load(
 
 def verify(plan: ArrayPlan, options: Options) -> Report:
     """Decode and check all chunks of a plan, and keep nothing; the report lists the broken ones."""
-    run = _Run([(plan, np.empty(0, plan.asset.dtype))], replace(options, on_error="skip"), Watch())
-    run.keeps = False
-    return run.go()
+    nowhere = np.empty(0, plan.asset.dtype)
+    skipping = replace(options, on_error="skip")
+    return _Run([(plan, nowhere)], skipping, Watch(), keeps=False).go()
 
 
 def load_chunk(
@@ -128,6 +129,11 @@ def failure_of(
         reason=error.reason,
         checksum=error.checksum,
     )
+
+
+def _copies(plan: ArrayPlan) -> bool:
+    """Return whether the filters of a plan make copies of chunks."""
+    return any(not isinstance(step, Skip) for step in plan.asset.pipeline.filters)
 
 
 @dataclass
@@ -188,8 +194,12 @@ class _Run:
         plans: Sequence[tuple[ArrayPlan, npt.NDArray[Any]]],
         options: Options,
         watch: Watch,
+        *,
+        keeps: bool = True,
     ) -> None:
         self._options, self._watch = options, watch
+        #: Whether what is decoded goes anywhere.
+        self._keeps = keeps
         self._outs = {id(plan): out for plan, out in plans}
         self._plans = [plan for plan, _ in plans]
         self._host = HostEngine(options)
@@ -197,8 +207,6 @@ class _Run:
         self._lock = threading.Lock()
         self._stopped = False
         self._whole: npt.NDArray[Any] | None = None
-        #: Whether what is decoded goes anywhere.
-        self.keeps = True
         self._verified: Counter[int] = Counter()
         self._stored_sums = 0
         self._unverified: Counter[int] = Counter()
@@ -236,14 +244,11 @@ class _Run:
         plan = part.plan
         which = slice(part.first, part.last)
         stored = int(np.where(plan.missing[which], 0, plan.places.sizes[which]).sum())
-        if plan.direct[which].all():
+        there = ~plan.missing[which]
+        if self._keeps and plan.direct[which][there].all():
             return stored
-        raw = int(plan.encoded_sizes[which].sum())
-        return (
-            stored
-            + raw
-            + (2 * int(plan.raw_sizes[which].max()) if plan.asset.pipeline.filters else 0)
-        )
+        raw = int(plan.encoded_sizes[which][there].sum())
+        return stored + raw + (2 * int(plan.raw_sizes[which].max()) if _copies(plan) else 0)
 
     def go(self) -> Report:
         began, numbers = time.perf_counter(), count()
@@ -275,7 +280,9 @@ class _Run:
         return self.report
 
     def _give_up(self) -> None:
-        """Let reads end that wait for a network: only called after something went wrong."""
+        """Let reads end that wait for a network; only called after something went wrong."""
+        for plan in self._plans:
+            plan.store.cancel()
 
     def _work(self, numbers: Iterator[int]) -> None:
         try:
@@ -294,7 +301,7 @@ class _Run:
             self._fill(plan, chunk)
         present = chunks[~missing]
         for direct in (True, False):
-            which = present[(plan.direct[present] & self.keeps) == direct]
+            which = present[(plan.direct[present] & self._keeps) == direct]
             if which.size:
                 self._load(plan, which, direct=direct)
 
@@ -311,7 +318,7 @@ class _Run:
         if self._whole is not None:
             self._whole[...] = decoded
             return
-        if not self.keeps:
+        if not self._keeps:
             return
         first, last = int(plan.first[chunk]), int(plan.last[chunk])
         plan.boxes.copy(first, last, decoded, self._outs[id(plan)])

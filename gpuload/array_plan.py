@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuload.containers.array import Places
-from gpuload.errors import FormatError, UnsupportedCodecError
+from gpuload.errors import FormatError, MemoryLimitError, UnsupportedCodecError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,6 +28,8 @@ __all__ = ["ArrayPlan", "Part"]
 
 #: Bytes between two chunks of an object that are read along rather than left out.
 _GAP = 4 << 10
+#: Bytes of a chunk, at most: those of many chunks still add up in 64 bits.
+_LARGEST = 1 << 40
 #: What the places of chunks in memory of a device are multiples of.
 _EVEN = 16
 
@@ -158,17 +160,24 @@ class ArrayPlan:
 
     def _raw_sizes(self) -> Integers:
         shape, count = self.asset.chunk_shape, self.chunks.shape[0]
-        sizes = np.full(count, prod(shape) * self.itemsize, np.int64)
+        sizes = np.full(count, self._checked(prod(shape) * self.itemsize), np.int64)
         if self.asset.clipped and shape:
             rows = self.asset.lengths[0] - self.chunks[:, 0] * shape[0]
-            sizes = np.minimum(rows, shape[0]) * (prod(shape[1:]) * self.itemsize)
+            sizes = np.minimum(rows, shape[0]) * self._checked(prod(shape[1:]) * self.itemsize)
         return sizes
+
+    def _checked(self, size: int) -> int:
+        """Return the bytes of a chunk, which may only be huge if none is stored."""
+        most = max(self.asset.pipeline.filtered_sizes(size))
+        if most > _LARGEST and not self.missing.all():
+            raise MemoryLimitError(f"{self.name}: a chunk decodes to {most} bytes")
+        return min(size, _LARGEST)
 
     def _filtered_sizes(self) -> tuple[Integers, Integers]:
         encoded, most = self.raw_sizes.copy(), self.raw_sizes.copy()
         for size in np.unique(self.raw_sizes).tolist():
             sizes, which = self.asset.pipeline.filtered_sizes(size), self.raw_sizes == size
-            encoded[which], most[which] = sizes[0], max(sizes)
+            encoded[which], most[which] = (min(each, _LARGEST) for each in (sizes[0], max(sizes)))
         return encoded, most
 
     def _check_told_sizes(self) -> None:

@@ -60,7 +60,8 @@ def read_arrays(source: Source, options: Options) -> ArrayIndex | None:
     if first[:1] in b"{ \n" and first and _is_index(source):
         from gpuload.containers import safetensors
 
-        return safetensors.read_many(source.name, options)
+        with source:  # the store opens what it needs by its name
+            return safetensors.read_many(source.name, options)
     return None
 
 

@@ -50,6 +50,9 @@ class Store(ABC):
             As the system or the network does.
         """
 
+    def cancel(self) -> None:  # noqa: B027 (most reads wait for nothing)
+        """Let reads give up that are under way in other threads and wait for a network."""
+
     def location(self, key: str) -> str:
         """Return what messages call an object."""
         return f"{self.name}/{key}" if key else self.name
