@@ -254,6 +254,10 @@ class Overlapped:
         finally:
             with suppress(GpuloadError):
                 self._drain()
+            # Errors of what was stopped hold frames that hold this load: a cycle, with its events.
+            del brought[:]
+            self._brought.clear()
+            self._awaited = Future()
 
     def _drain(self) -> None:
         """Wait for all copies and let go of what they read."""
