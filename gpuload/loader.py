@@ -432,7 +432,11 @@ class Job:
                 arrays = _arrays(store, self._options)
                 assert arrays is not None
                 return self._load_selection(arrays, watch)
-        source = given if isinstance(given, Source) else open_source(given, watch.reads)
+        if isinstance(given, Source):
+            source = given
+        else:
+            source = open_source(given, watch.reads)
+            watch.owns(source)
         watch.reads(source)
         with source:
             if (arrays := _arrays(source, self._options)) is not None:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from cuda.core import Event
 
+    from gpuload.sources import Source
+
 __all__ = ["Watch"]
 
 
@@ -28,6 +30,7 @@ class Watch:
     def __init__(self) -> None:
         self.cancelled = False
         self._source: _Reads | None = None
+        self._owned: Source | None = None
         self._submitted = threading.Event()
         self._event: Event | None = None
 
@@ -37,9 +40,17 @@ class Watch:
         if self.cancelled:
             source.cancel()
 
+    def owns(self, source: Source) -> None:
+        """Say which source nobody needs any more when the load is cancelled."""
+        self._owned = source
+        if self.cancelled:
+            source.abandon()
+
     def cancel(self) -> None:
         """End the load soon."""
         self.cancelled = True
+        if self._owned is not None:
+            self._owned.abandon()
         if self._source is not None:
             self._source.cancel()
 

@@ -16,7 +16,9 @@ import lz4.frame
 import pytest
 
 import gpuload
+from gpuload.containers.prospect import prospect
 from gpuload.errors import RemoteError
+from gpuload.options import Options
 from gpuload.sources import attempts, open_source, remote
 from tests.helpers.object_server import FAULTS, object_server
 
@@ -71,6 +73,7 @@ def server(whole_module_server):
     for part in (server.objects, server.etags, server.headers, server.requests, server.faults):
         part.clear()
     server.closing.clear()
+    server.stated = None
     yield server
     server.closing.set()
 
@@ -216,8 +219,9 @@ class TestFinalFaults:
         """No more of it is read than the part has, and one byte."""
         url = server.put(FILE)
         server.fail("endless", 100)
-        with pytest.raises(RemoteError, match=f"{MIB} bytes were asked for, {MIB + 1} came"):
+        with pytest.raises(RemoteError, match=f"{MIB} bytes were asked for, more came"):
             load(url)
+        assert len(server.ranges) == 1
 
     def test_small_object_needs_no_ranges(self, server):
         url = server.put(lz4.frame.compress(b"small"))
@@ -253,19 +257,25 @@ class TestFinalFaults:
         assert sizes in str(caught.value)
         assert "load it again" in str(caught.value)
 
-    def test_object_of_another_etag(self, server):
+    @pytest.mark.parametrize(
+        "tags", [('"one"', '"two"'), ('W/"one"', 'W/"two"'), ('W/"one"', '"two"')]
+    )
+    def test_object_of_another_etag(self, tags, server):
+        """Weak ones that differ are of other content, too (RFC 9110, section 8.8.3.2)."""
         url = server.put(FILE)
-        server.etags["/object"] = '"one"'
+        server.etags["/object"] = tags[0]
         with opened(url) as container:
             forget(container)
-            server.etags["/object"] = '"two"'
+            server.etags["/object"] = tags[1]
             with pytest.raises(RemoteError, match="changed while it was read") as caught:
                 container.load()
-        assert 'ETag was "one" when it was opened and is "two" now' in str(caught.value)
+        assert f"ETag was {tags[0]} when it was opened and is {tags[1]} now" in str(caught.value)
 
-    @pytest.mark.parametrize("tags", [('W/"one"', 'W/"two"'), ("", '"two"'), ('"one"', '"one"')])
+    @pytest.mark.parametrize(
+        "tags", [("", '"two"'), ('"one"', '"one"'), ('W/"one"', 'W/"one"'), ('"one"', 'W/"one"')]
+    )
     def test_etags_that_tell_nothing(self, tags, server):
-        """Weak ones may differ between servers of the same bytes (RFC 9110, section 8.8.3)."""
+        """A weak one and a strong one with the same text are no different objects."""
         url = server.put(FILE)
         server.etags["/object"] = tags[0]
         with opened(url) as container:
@@ -349,3 +359,60 @@ def test_cancelled_while_it_is_opened(server, monkeypatch):
     load.cancel()
     with pytest.raises(CancelledError):
         load.result(10)
+
+
+class TestCancelledCopies:
+    """Objects that the server sends whole only are copied first."""
+
+    def test_that_stall(self, server, monkeypatch):
+        monkeypatch.setenv("GPULOAD_REMOTE_TIMEOUT", "30")
+        url = server.put(FILE)
+        server.headers["Accept-Ranges"] = "none"
+        server.fail("stall midway", 100)
+        load = gpuload.load_async(url, device="cpu")
+        while ("GET", "") not in server.requests:
+            time.sleep(0.01)
+        load.cancel()
+        with pytest.raises(CancelledError):
+            load.result(10)
+        server.closing.set()
+        for thread in threading.enumerate():
+            if thread.name == "gpuload-remote":  # which was left behind
+                thread.join(10)
+
+    def test_said_without_a_load(self, server):
+        """What the reads of a source that is not there yet say."""
+        url = server.put(FILE)
+        server.headers["Accept-Ranges"] = "none"
+        with pytest.raises(RemoteError, match=f"{url}: the read was cancelled"):
+            open_source(url, lambda waiting: waiting.cancel())
+
+
+def test_abandoned_source_reads_no_more(server):
+    """Cancelling ends the reads under way, abandoning those that begin later, too."""
+    with open_source(server.put(FILE)) as source:
+        source.cancel()
+        assert source.peek(0, 4) == FILE[:4]
+        source.abandon()
+        with pytest.raises(RemoteError, match="the read was cancelled"):
+            source.peek(MIB, 4)
+    assert server.ranges[0] == f"bytes=0-{MIB - 1}"
+
+
+def test_dead_server_is_waited_for_once(server, monkeypatch):
+    """What looks at the first bytes leaves it to nobody to find again that they do not come."""
+    monkeypatch.setattr(attempts, "PAUSES", (0.01,))
+    with open_source(server.put(FILE)) as source:
+        server.fail("503", 100)
+        with pytest.raises(RemoteError, match="2 attempts"):
+            prospect(source, Options())
+    assert server.ranges.count(f"bytes=0-{MIB - 1}") == 2
+
+
+@pytest.mark.parametrize("size", [10**18, 2**63, 10**19, 10**30])
+def test_size_that_no_object_has(size, server):
+    """Whatever a server states is a number that an error can speak of."""
+    url = server.put(FILE)
+    server.stated = size
+    with pytest.raises(OSError, match=url):
+        load(url)

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import mmap
 import os
 import random
+import resource
 import tempfile
 import threading
+from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import gpuload
 from gpuload.errors import FormatError
 from gpuload.sources import (
     BytesSource,
@@ -22,6 +26,7 @@ from gpuload.sources import (
     open_source,
     spool,
 )
+from gpuload.sources.local import SpoolError
 from tests.helpers.buffers import Buffers
 
 CONTENT = random.Random(1).randbytes(10_000)
@@ -343,6 +348,19 @@ class TestSpool:
         with spool(stream, "pipe") as source:
             assert source.peek(0, 20_000) == CONTENT[100:]
 
+    def test_no_room_for_the_copy(self):
+        """A limit of the size of files acts as a full disk does."""
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, limits[1]))
+        try:
+            with pytest.raises(SpoolError, match="temporary directory cannot be written") as caught:
+                spool(io.BytesIO(bytes(LARGE)), "pipe")
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert caught.value.errno == errno.EFBIG
+        assert caught.value.filename == "pipe"
+        assert "TMPDIR" in str(caught.value)
+
     def test_closed(self):
         source = spool(io.BytesIO(CONTENT), "pipe")
         source.close()
@@ -397,6 +415,41 @@ class TestOpenSource:
             thread.join()
             assert source.name == str(fifo)
             assert source.peek(0, 20_000) == CONTENT
+
+    def test_fifo_without_a_writer(self, tmp_path):
+        """Neither opening it nor waiting for its bytes lasts longer than they are wanted."""
+        os.mkfifo(tmp_path / "fifo")
+        with pytest.raises(OSError, match="the read was cancelled") as caught:
+            open_source(tmp_path / "fifo", lambda wait: wait.cancel())
+        assert caught.value.errno == errno.ECANCELED
+        assert caught.value.filename == str(tmp_path / "fifo")
+
+    def test_fifo_is_read_to_the_end_of_a_late_and_slow_writer(self, tmp_path):
+        fifo = tmp_path / "fifo"
+        os.mkfifo(fifo)
+        written = threading.Event()
+
+        def write():
+            written.wait(0.3)
+            with open(fifo, "wb", buffering=0) as file:
+                file.write(CONTENT[:1000])
+                written.wait(0.3)
+                file.write(CONTENT[1000:])
+
+        thread = threading.Thread(target=write)
+        thread.start()
+        with open_source(fifo) as source:
+            thread.join()
+            assert source.peek(0, 20_000) == CONTENT
+
+    def test_fifo_of_a_load_that_is_cancelled(self, tmp_path):
+        os.mkfifo(tmp_path / "fifo")
+        for wait in (0.0, 0.3):  # before it waits, and while it does
+            load = gpuload.load_async(tmp_path / "fifo", device="cpu")
+            load._thread.join(wait)
+            load.cancel()
+            with pytest.raises(CancelledError):
+                load.result(10)
 
     def test_device(self):
         with open_source(os.devnull) as source:

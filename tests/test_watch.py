@@ -51,6 +51,26 @@ def test_only_those_of_the_latest_source():
     assert (first.cancels, second.cancels) == (0, 1)
 
 
+@pytest.mark.parametrize("before", [True, False])
+def test_source_of_its_own_is_abandoned(before):
+    """However late it is known: its reads are for nobody any more."""
+    watch, source, seen = Watch(), BytesSource(b""), []
+    source.abandon = lambda: seen.append(watch.cancelled)
+    if before:
+        watch.owns(source)
+    watch.cancel()
+    if not before:
+        watch.owns(source)
+    assert seen == [True]
+
+
+def test_reads_of_a_source_that_comes_late_give_up():
+    watch, source = Watch(), Noting(b"")
+    watch.cancel()
+    watch.reads(source)
+    assert source.cancels == 1
+
+
 def waiting(watch):
     """Wait in a thread; return it and a list for what it is told."""
     told = []

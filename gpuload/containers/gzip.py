@@ -43,7 +43,8 @@ __all__ = [
 #: Most decoded bytes per byte of DEFLATE: a match yields 258 bytes at most and takes two bits at
 #: least, one for its length code and one for its distance code (RFC 1951, section 3.2.5).
 _EXPANSION = 258 * 8 // 2
-_LARGEST = (1 << 63) - 1
+#: Most decoded bytes of a row: a server may state any size, and tables hold 64 bits.
+_LARGEST = 1 << 62
 #: Fewest bytes of a DEFLATE stream: 3 bits of block header and a 7-bit end-of-block code.
 _DEFLATE_MINIMUM = 2
 #: Most decoded bytes of a BGZF block.

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
     from gpuload.sources.attempts import Request
+    from gpuload.sources.copies import Copying
+    from gpuload.sources.stop import Stop
 
 __all__ = [
     "BytesSource",
@@ -32,7 +34,8 @@ __all__ = [
 
 
 def open_source(
-    source: str | os.PathLike[str] | Buffer, started: Callable[[Request], object] | None = None
+    source: str | os.PathLike[str] | Buffer,
+    started: Callable[[Request | Copying | Stop], object] | None = None,
 ) -> Source:
     """Open a path, an fsspec URL or a bytes-like object.
 
@@ -41,6 +44,9 @@ def open_source(
     source : str, os.PathLike or bytes-like
         A str with ``://`` in it is a URL, any other str a path; bytes-like objects are the content
         itself.
+    started : callable, optional
+        Is given, one after another, what opening waits for; each can be cancelled, so that this
+        raises an OSError.
 
     Returns
     -------
@@ -65,7 +71,7 @@ def open_source(
     if isinstance(source, str) and "://" in source:
         return _open_url(source, started)
     if isinstance(source, str | os.PathLike):
-        return open_path(os.fspath(source))
+        return open_path(os.fspath(source), started)
     if not _has_buffer(source):
         raise TypeError(f"source must be a path, a URL or bytes-like, not {type(source).__name__}")
     return BytesSource(source)
@@ -79,7 +85,7 @@ def _has_buffer(source: object) -> bool:
     return True
 
 
-def _open_url(url: str, started: Callable[[Request], object] | None) -> Source:
+def _open_url(url: str, started: Callable[[Request | Copying], object] | None) -> Source:
     try:
         import fsspec
     except ImportError:

@@ -111,6 +111,10 @@ class Source(ABC):
         They raise a RemoteError. Reads that begin afterwards are as good as ever.
         """
 
+    def abandon(self) -> None:
+        """Let the reads give up that are under way, and, of a network, those that begin later."""
+        self.cancel()
+
     def close(self) -> None:  # noqa: B027 (bytes in memory have nothing to release)
         """Release the file; reading afterwards is an error."""
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
-__all__ = ["Calls", "calls_of"]
+__all__ = ["Calls", "ThreadCall", "calls_of"]
 
 _CHECK_INTERVAL = 0.1
 
@@ -78,12 +78,12 @@ class ThreadCalls(Calls):
 
     def submit(self, method: str, *arguments: Any, **options: Any) -> Future[Any]:
         """Start a method of the file system; cancelling the future leaves it alone."""
-        call = _ThreadCall(lambda: getattr(self.files, method)(*arguments, **options))
+        call = ThreadCall(lambda: getattr(self.files, method)(*arguments, **options))
         call.thread.start()
         return call
 
 
-class _ThreadCall(Future[Any]):
+class ThreadCall(Future[Any]):
     """A call in a thread of its own, which has ended when the result is there."""
 
     def __init__(self, call: Callable[[], Any]) -> None:
@@ -102,6 +102,7 @@ class _ThreadCall(Future[Any]):
                 self.set_exception(error)
 
     def result(self, timeout: float | None = None) -> Any:
+        """See `concurrent.futures.Future.result`."""
         try:
             return super().result(timeout)
         finally:

@@ -82,7 +82,7 @@ class Expected:
             response.close()  # without reading what it sends
             raise error
         if response.status in (_WHOLE, _PART):
-            response.read = partial(_read, response, self.end - self.start)
+            response.read = partial(self._read, response)
 
     def _error(self, status: int, headers: Any) -> RemoteError | None:
         if status not in (_WHOLE, _PART, _NO_PART):
@@ -90,7 +90,8 @@ class Expected:
         size, etag = _size(status, headers), headers.get("ETag", "")
         if size not in (None, self.size):
             return changed(self.url, self.start, resized(self.size, size))
-        if _is_strong(self.etag) and _is_strong(etag) and etag != self.etag:
+        # Weak tags that differ are of other content, too (section 8.8.3.2).
+        if self.etag and etag and _opaque(etag) != _opaque(self.etag):
             what = f"its ETag was {self.etag} when it was opened and is {etag} now"
             return changed(self.url, self.start, what)
         if status == _WHOLE and self.end - self.start < self.size:
@@ -109,6 +110,19 @@ class Expected:
             what = f"the bytes {wanted[0]}-{wanted[1]} were asked for, {came} came"
             return RemoteError(f"{self.url}: byte {self.start}: {what}; {_DOWNLOAD}")
         return None
+
+    async def _read(self, response: Any) -> bytes:
+        """Return the bytes of an answer, without reading more than a few that are too many."""
+        wanted = self.end - self.start
+        parts, size = [], 0
+        while part := await response.content.readany():
+            parts.append(part)
+            size += len(part)
+            if size > wanted:
+                response.close()
+                what = f"{wanted} bytes were asked for, more came"
+                raise RemoteError(f"{self.url}: byte {self.start}: {what}; {_DOWNLOAD}")
+        return b"".join(parts)
 
 
 def range_options(files: Any, expected: Expected) -> dict[str, Any]:
@@ -158,19 +172,6 @@ def _range(headers: Any) -> tuple[int, int] | None:
     return (int(found[1]), int(found[2])) if found else None
 
 
-def _is_strong(etag: str) -> bool:
-    return bool(etag) and not etag.startswith("W/")
-
-
-async def _read(response: Any, wanted: int) -> bytes:
-    """Return what an answer holds, but not more than one byte too many: a server decides that."""
-    parts, size = [], 0
-    while size <= wanted:
-        part = await response.content.readany()
-        if not part:
-            break
-        parts.append(part)
-        size += len(part)
-    if size > wanted:
-        response.close()
-    return b"".join(parts)[: wanted + 1]
+def _opaque(etag: str) -> str:
+    """Return what the weak comparison of ETags compares (RFC 9110, section 8.8.3.2)."""
+    return etag.removeprefix("W/")

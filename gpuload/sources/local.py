@@ -7,17 +7,22 @@ read must give an error, and touching a page that lost its file kills the proces
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import select
 import stat
 import tempfile
 import threading
-from typing import BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from gpuload.sources.base import Source
+from gpuload.sources.stop import Stop
 
-__all__ = ["LocalFile", "SpooledFile", "open_path", "spool"]
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["LocalFile", "SpoolError", "SpooledFile", "open_path", "spool"]
 
 #: Bytes of a pipe that are kept in memory before its copy goes to a temporary file.
 _SPOOL_IN_MEMORY = 32 << 20
@@ -94,6 +99,10 @@ class LocalFile(Source):
             self._fd = -1
 
 
+class SpoolError(OSError):
+    """The copy of a stream cannot be written."""
+
+
 class SpooledFile(Source):
     """A temporary copy of a pipe, in memory while it is small."""
 
@@ -114,47 +123,87 @@ class SpooledFile(Source):
         self._file.close()
 
 
-def spool(stream: BinaryIO, name: str) -> Source:
+def spool(stream: BinaryIO, name: str, stop: Stop | None = None) -> Source:
     """Copy a stream that cannot seek (a pipe) and return the copy as a source.
 
-    Up to 32 MiB stay in memory; more goes to an unnamed file in the temporary directory.
+    Up to 32 MiB stay in memory; more goes to an unnamed file in the temporary directory. The room
+    there is the only bound: a stream does not say how long it is.
+
+    Raises
+    ------
+    SpoolError
+        If the copy cannot be written, as where the temporary directory is full.
+    OSError
+        Of the stream; ECANCELED once `stop` is cancelled.
     """
     # The file lives as long as the source does, which closes it.
     file = tempfile.SpooledTemporaryFile(max_size=_SPOOL_IN_MEMORY)  # noqa: SIM115
     try:
-        _copy(stream, file)
+        _copy(stream, file, name, stop or Stop())
         return SpooledFile(file, name)
     except BaseException:
-        file.close()
+        with contextlib.suppress(OSError):  # of what could not be written before
+            file.close()
         raise
 
 
-def _copy(stream: BinaryIO, file: tempfile.SpooledTemporaryFile[bytes]) -> None:
+def _copy(
+    stream: BinaryIO, file: tempfile.SpooledTemporaryFile[bytes], name: str, stop: Stop
+) -> None:
+    size = 0
     while True:
+        stop.check(name)
         if isinstance(stream, io.FileIO):
-            _wait_for_data(stream.fileno())
+            _wait_for_data(stream.fileno(), lambda: stop.check(name))
         data: bytes | None = stream.read(_SPOOL_STEP)
         if data:
-            file.write(data)
+            _write(file, data, name, size)
+            size += len(data)
         elif data is not None:  # None is what a non-blocking pipe gives for "not yet"
             return
 
 
-def _wait_for_data(fd: int) -> None:
-    """Wait until a read does not block, and let Python see signals meanwhile.
+def _write(file: tempfile.SpooledTemporaryFile[bytes], data: bytes, name: str, offset: int) -> None:
+    try:
+        file.write(data)
+        file.flush()
+    except OSError as error:
+        what = (
+            f"byte {offset}: its copy in a temporary directory cannot be written: "
+            f"{error.strerror or error}; set TMPDIR to one with more room"
+        )
+        raise SpoolError(error.errno, what, name) from error
 
-    A signal that comes right before a read blocks is not seen until the read is over.
+
+def _wait_for_data(fd: int, check: Callable[[], None]) -> None:
+    """Wait until a read does not block, or a check that is made now and then raises.
+
+    Python sees signals meanwhile: one that comes right before a read blocks is not seen until the
+    read is over.
     """
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     while not poll.poll(_POLL_MILLISECONDS):
-        pass
+        check()
 
 
-def open_path(path: str) -> Source:
-    """Open a file; pipes and other files that cannot seek are copied."""
+def open_path(path: str, started: Callable[[Stop], object] | None = None) -> Source:
+    """Open a file; pipes and other files that cannot seek are copied.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    started : callable, optional
+        Is given what cancels the copy.
+    """
     mode = os.stat(path).st_mode
     if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
         return LocalFile(path)
-    with open(path, "rb", buffering=0) as stream:
-        return spool(stream, path)
+    stop = Stop()
+    if started is not None:
+        started(stop)
+    # Otherwise opening a FIFO would wait for who writes to it, and nothing could end that.
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(fd, "rb", buffering=0) as stream:
+        return spool(stream, path, stop)

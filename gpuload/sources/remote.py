@@ -16,13 +16,14 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gpuload.errors import GpuloadError
+from gpuload.errors import RemoteError
 from gpuload.sources import http
 from gpuload.sources.attempts import Request, stall_timeout
 from gpuload.sources.base import Source
 from gpuload.sources.calls import calls_of
-from gpuload.sources.faults import ShortAnswerError, diagnose
-from gpuload.sources.local import LocalFile, spool
+from gpuload.sources.copies import Copying
+from gpuload.sources.faults import ShortAnswerError
+from gpuload.sources.local import LocalFile
 from gpuload.sources.read_ahead import BLOCK, ReadAhead
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ IN_FLIGHT = 8
 LARGEST_PART = 8 << 20
 #: Bytes a second of one request; what comes more slowly is taken for stalled.
 LOWEST_SPEED = 64 << 10
+#: Most bytes of an object; chunk tables have no room for more.
+_LARGEST = (1 << 63) - 1
 
 
 class FsspecSource(Source):
@@ -71,6 +74,7 @@ class FsspecSource(Source):
         self._files, self._path = files, path
         self._calls = calls_of(files)
         self._seconds = stall_timeout()
+        self._abandoned = False
         self._lock = threading.Lock()
         self._requests: weakref.WeakSet[Request] = weakref.WeakSet()
         self._blocks = ReadAhead(self._request, size)
@@ -111,6 +115,11 @@ class FsspecSource(Source):
             requests = list(self._requests)
         for request in requests:
             request.cancel()
+
+    def abandon(self) -> None:
+        """See `Source.abandon`."""
+        self._abandoned = True
+        self.cancel()
 
     def close(self) -> None:
         """See `Source.close`."""
@@ -167,6 +176,8 @@ class FsspecSource(Source):
     def _register(self, request: Request) -> Request:
         with self._lock:
             self._requests.add(request)
+        if self._abandoned:
+            request.cancel()
         return request
 
     def _check(self, start: int, wanted: int, data: bytes) -> None:
@@ -189,7 +200,7 @@ class FsspecSource(Source):
 
 
 def open_object(
-    files: Any, path: str, url: str, started: Callable[[Request], object] | None = None
+    files: Any, path: str, url: str, started: Callable[[Request | Copying], object] | None = None
 ) -> Source:
     """Open an object of a file system of fsspec.
 
@@ -202,7 +213,7 @@ def open_object(
     url : str
         What to call it.
     started : callable, optional
-        Is given the request for its size, which can be cancelled.
+        Is given the request for its size, and the copy, which can be cancelled.
 
     Returns
     -------
@@ -226,7 +237,12 @@ def open_object(
     info = request.result()
     size = info.get("size")
     if size is None or info.get("partial") is False:
-        return _copy(files, path, url, http.stream_options(files, seconds))
+        copying = Copying(files, path, url, http.stream_options(files, seconds))
+        if started is not None:
+            started(copying)
+        return copying.result()
+    if not 0 <= size <= _LARGEST:
+        raise RemoteError(f"{url}: the server states a size of {size} bytes: no object has that")
     return FsspecSource(files, path, int(size), url, etag=info.get("ETag") or "")
 
 
@@ -236,13 +252,3 @@ def _info(calls: Calls, path: str, url: str, seconds: float) -> Request:
         return calls.submit("info", path)
 
     return Request(calls, submit, url, seconds=seconds)
-
-
-def _copy(files: Any, path: str, url: str, options: dict[str, Any]) -> Source:
-    try:
-        with files.open(path, "rb", **options) as stream:
-            return spool(stream, url)
-    except (GpuloadError, ImportError, MemoryError):
-        raise
-    except Exception as error:  # each file system has its own errors
-        raise diagnose(error).error(url) from error

@@ -385,3 +385,21 @@ def test_every_good_file_of_the_corpus(corpus: Path) -> None:
 def test_bad_files_of_the_corpus(corpus: Path, file: str) -> None:
     with LocalFile(corpus / f"gzip/bad/{file}.gz") as source, pytest.raises(FormatError):
         gzip.read(source, Options())
+
+
+@pytest.mark.parametrize("size", [10**16, 10**18, 2**63 - 1])
+@pytest.mark.parametrize("before", [b"", block(b"first")])
+def test_sizes_that_cannot_be(size: int, before: bytes) -> None:
+    """A server may state any size; what could come of it is more than a table can say."""
+
+    class Huge(BytesSource):
+        def peek(self, offset: int, size: int) -> bytes:
+            return super().peek(offset, size).ljust(size, b"\0")
+
+    source = Huge(before + reference.compress(b"content"))
+    source.size = size
+    index = gzip.read(source, Options())
+    row = index.chunks[-1]
+    assert row["stored_size"] == size - len(before)
+    assert row["raw_size"] >= 2**62
+    assert int(row["dst_offset"]) + int(row["raw_size"]) < 2**63

@@ -27,6 +27,8 @@ class ObjectServer(ThreadingHTTPServer):
         Contents and ETags by path, with its slash.
     requests : list of (str, str)
         Method and Range header of every request, in order.
+    stated : int or None
+        The size that is said without a range, where it is not to be the true one.
     closing : threading.Event
         Set at the end; lets stalled answers go.
     """
@@ -42,6 +44,7 @@ class ObjectServer(ThreadingHTTPServer):
         self.requests: list[tuple[str, str]] = []
         self.faults: deque[tuple[str, Callable[[_Handler, bytes], None]]] = deque()
         self.closing = threading.Event()
+        self.stated: int | None = None
 
     def put(self, content: bytes, path: str = "/object") -> str:
         """Make an object of `content` and return its URL."""
@@ -110,6 +113,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(206 if partly else 200)
         if partly:
             self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+        if not partly and stated is None:
+            stated = self.server.stated
         self.fields(last - first + 1 if stated is None else stated)
 
     def fields(self, size: int) -> None:
