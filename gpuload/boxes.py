@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     Integers = npt.NDArray[np.int64]
 
-__all__ = ["Boxes", "Part", "combined", "cut", "joined"]
+__all__ = ["Boxes"]
 
 #: Boxes of so few elements on average are copied element by element, so many boxes at once: what is
 #: needed for that stays in a processor's caches.
@@ -51,26 +51,6 @@ class Boxes:
         """Return no boxes."""
         none, flat = np.zeros((0, axes), np.int64), np.zeros(0, np.int64)
         return cls(none, none, none, flat, np.ones(axes, np.int64), np.zeros(axes, np.int64))
-
-    @classmethod
-    def ordered(
-        cls,
-        chunk: Integers,
-        start: Integers,
-        extent: Integers,
-        target: Integers,
-        step: Integers,
-        stride: Integers,
-    ) -> Boxes:
-        """Return boxes from columns in any order."""
-        step = np.where((extent > 1).any(axis=0), step, 1)
-        if chunk.shape[1]:
-            order = np.lexsort(chunk.T[::-1])
-            if (np.diff(order) != 1).any():
-                chunk, start, extent, target = (
-                    each[order] for each in (chunk, start, extent, target)
-                )
-        return cls(chunk, start, extent, target, step, stride)
 
     def of_chunks(self) -> tuple[Integers, Integers]:
         """Return the chunks, shape (k, axes), and the edges of their boxes, shape (k + 1,)."""
@@ -154,109 +134,3 @@ class Boxes:
 def _slice(start: int, extent: int, step: int) -> slice:
     stop = start + extent * step
     return slice(start, None if stop < 0 else stop, step)
-
-
-# --- How boxes come to be -------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Part:
-    """What is taken along some axes: m pieces.
-
-    Attributes
-    ----------
-    axes : list of int
-        The axes of the array; along the last of them a piece may have several elements.
-    chunk, start : ndarray of int64, shape (len(axes), m)
-        The chunk along each of the axes, and the first element there.
-    extent, target : ndarray of int64, shape (m,)
-        How many elements, and where the first goes in the flat result.
-    """
-
-    axes: list[int]
-    chunk: Integers
-    start: Integers
-    extent: Integers
-    target: Integers
-
-
-def cut(axis: int, line: tuple[int, int, int], size: int, stride: int) -> Part:
-    """Cut a slice at the edges of chunks.
-
-    Parameters
-    ----------
-    axis : int
-        The axis of the array.
-    line : tuple of int
-        The first element, the distance to the next, and how many; at least one.
-    size : int
-        Elements of a chunk along the axis.
-    stride : int
-        Elements of the result from one to the next.
-    """
-    start, step, count = line
-    last = start + step * (count - 1)
-    low, high = min(start, last), max(start, last)
-    # In rising order of the chunks; a slice that goes down meets them the other way round.
-    chunk = np.arange(low // size, high // size + 1, dtype=np.int64)
-    first = np.maximum(0, -(-(chunk * size - low) // abs(step)))
-    behind = np.minimum(count, -(-((chunk + 1) * size - low) // abs(step)))
-    some = behind > first
-    chunk, first, behind = chunk[some], first[some], behind[some]
-    met_first, met_before = (first, first) if step > 0 else (behind - 1, count - behind)
-    begin = low + met_first * abs(step) - chunk * size
-    return Part([axis], chunk[None], begin[None], behind - first, met_before * stride)
-
-
-def joined(
-    points: list[tuple[int, Integers]], count: int, chunk_shape: tuple[int, ...], stride: int
-) -> Part:
-    """Join points that follow one another along the last of their axes, in chunk and result alike.
-
-    Parameters
-    ----------
-    points : list of (int, ndarray of int64, shape (count,))
-        Axes of the array in rising order, maybe none, and the places along each.
-    count : int
-        How many points; at least one.
-    chunk_shape : tuple of int
-        Elements of a chunk along each axis.
-    stride : int
-        Elements of the result from one point to the next.
-    """
-    axes = [axis for axis, _ in points]
-    places = np.array([each for _, each in points], np.int64).reshape(len(axes), count)
-    sizes = np.array([chunk_shape[axis] for axis in axes], np.int64)[:, None]
-    chunk, start = np.divmod(places, sizes)
-    apart = np.ones(count, np.bool_)
-    if axes:
-        apart[1:] = (np.diff(places[:-1]) != 0).any(axis=0)
-        apart[1:] |= (np.diff(places[-1]) != 1) | (np.diff(chunk[-1]) != 0)
-    firsts = np.flatnonzero(apart).astype(np.int64)
-    extent = np.diff(np.append(firsts, count))
-    return Part(axes, chunk[:, firsts], start[:, firsts], extent, firsts * stride)
-
-
-def combined(parts: list[Part], step: Integers, stride: Integers) -> Boxes:
-    """Return a box for every combination of the pieces of all parts.
-
-    Parameters
-    ----------
-    parts : list of Part
-        Together they have every axis once.
-    step, stride : ndarray of int64, shape (axes,)
-        As `Boxes` has them.
-    """
-    counts = tuple(part.target.size for part in parts)
-    chunk, start, extent = (np.ones((*counts, step.size), np.int64) for _ in range(3))
-    target = np.zeros(counts, np.int64)
-    for number, part in enumerate(parts):
-        along = (-1,) + (1,) * (len(parts) - number - 1)
-        target += part.target.reshape(along)
-        for row, axis in enumerate(part.axes):
-            chunk[..., axis] = part.chunk[row].reshape(along)
-            start[..., axis] = part.start[row].reshape(along)
-        for axis in part.axes[-1:]:
-            extent[..., axis] = part.extent.reshape(along)
-    chunk, start, extent = (each.reshape(target.size, step.size) for each in (chunk, start, extent))
-    return Boxes.ordered(chunk, start, extent, target.reshape(-1), step, stride)

@@ -13,18 +13,27 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from gpuload.boxes import Boxes, combined, cut, joined
+from gpuload.box_parts import combined, cut, joined
+from gpuload.boxes import Boxes
+from gpuload.errors import MemoryLimitError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     import numpy.typing as npt
 
     Integers = npt.NDArray[np.int64]
 
 __all__ = ["Boxes", "Selection"]
 
-#: Stands for the axes of the points among those of the result, and for the axis that the points of
-#: a single boolean are for: none.
-_POINTS = _NO_AXIS = -1
+#: Stands for the axes of the points among those of the result.
+_POINTS = -1
+#: Points of which the places are found at once.
+_AT_ONCE = 1 << 17
+#: Places in arrays are less.
+_LARGEST = 1 << 63
+#: NumPy's most.
+_MOST_AXES = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 
 @dataclass(frozen=True)
@@ -43,6 +52,46 @@ class _Slice:
     step: int
     count: int
     kept: bool = True
+
+
+@dataclass(frozen=True)
+class _Points:
+    """Points that an array chooses.
+
+    Attributes
+    ----------
+    array : ndarray
+        Of integers or booleans, as it was given.
+    axes : range
+        The axes of the selected array that it is for; none for a single boolean.
+    shape : tuple of int
+        What it has among the shapes that broadcast together.
+    """
+
+    array: npt.NDArray[Any]
+    axes: range
+    shape: tuple[int, ...]
+
+    def check_inside(self, lengths: tuple[int, ...]) -> None:
+        """Refuse integers that are outside."""
+        if _is_boolean(self.array):
+            return
+        axis, size = self.axes[0], lengths[self.axes[0]]
+        if self.array.min() < -size or self.array.max() >= size:
+            outside = self.array[(self.array < -size) | (self.array >= size)]
+            raise _outside(int(outside[0]), axis, size)
+
+    def found(self) -> npt.NDArray[Any]:
+        """Return the integers; of booleans, the numbers of the elements that are true."""
+        if not _is_boolean(self.array):
+            return self.array
+        return np.zeros(self.shape, np.int64) if not self.axes else np.flatnonzero(self.array)
+
+    def places(self, found: npt.NDArray[Any], lengths: tuple[int, ...]) -> list[Integers]:
+        """Return the places along each axis that some of what was found stands for."""
+        if not _is_boolean(self.array):
+            return [np.where(found < 0, found + lengths[self.axes[0]], found)]
+        return list(np.unravel_index(found, self.array.shape)) if self.axes else []
 
 
 class Selection:
@@ -65,10 +114,8 @@ class Selection:
 
     Raises
     ------
-    IndexError
+    IndexError, TypeError, ValueError
         As NumPy does.
-    ValueError
-        If the step of a slice is zero.
     """
 
     def __init__(self, index: Any, shape: tuple[int, ...]) -> None:
@@ -76,8 +123,7 @@ class Selection:
         items = _expanded(index, self._array_shape)
         #: What is taken along each axis of the array; None for points.
         self._slices: list[_Slice | None] = []
-        #: The points, and the axes of the array that they are for.
-        self._points: list[tuple[int, Integers]] = []
+        self._points: list[_Points] = []
         #: What the axes of the result are: an axis of the array, None for a new one, or _POINTS.
         self._result: list[int | None] = []
         for item in items:
@@ -85,11 +131,13 @@ class Selection:
         self._broadcast: tuple[int, ...] = ()
         if self._points:
             self._join_points(first=_stand_apart(items))
-        self._flatten_points()
         self.shape = self._shape()
+        if len(self.shape) > _MOST_AXES:
+            raise IndexError(f"the result would have {len(self.shape)} axes, over {_MOST_AXES}")
         self.whole = self.shape == self._array_shape and all(
             each is not None and (each.start, each.step) == (0, 1) for each in self._slices
         )
+        self._listed: tuple[tuple[int, ...], Boxes] | None = None
 
     def _add(self, item: Any) -> None:
         """Give an item its axes."""
@@ -103,31 +151,23 @@ class Selection:
             self._slices.append(_integer(item, axis, self._array_shape[axis]))
         elif isinstance(item, np.ndarray):
             self._slices += [None] * _axes_of(item)
-            self._points += _points(item, axis, self._array_shape)
+            self._points.append(_points(item, axis))
             self._result.append(_POINTS)
 
     def _join_points(self, *, first: bool) -> None:
-        """Broadcast the points together, and put their axes in their place or first."""
+        """Have the points broadcast together, and put their axes in their place or first."""
         where = 0 if first else self._result.index(_POINTS)
         self._result = [each for each in self._result if each != _POINTS]
         self._result.insert(where, _POINTS)
-        shapes = [places.shape for _, places in self._points]
+        shapes = [points.shape for points in self._points]
         try:
             self._broadcast = np.broadcast_shapes(*shapes)
         except ValueError:
             found = ", ".join(map(str, shapes))
             raise IndexError(f"indices of the shapes {found} do not broadcast together") from None
-
-    def _flatten_points(self) -> None:
-        """Make all points flat and as many; those without an axis are nothing but their number."""
-        self._points = [
-            (axis, np.broadcast_to(places, self._broadcast).reshape(-1))
-            for axis, places in self._points
-            if axis != _NO_AXIS
-        ]
-        # Here, as NumPy does not mind what is outside where the points broadcast to none.
-        for axis, places in self._points:
-            _check_inside(places, axis, self._array_shape[axis])
+        if prod(self._broadcast):  # NumPy does not mind what is outside where there are none.
+            for points in self._points:
+                points.check_inside(self._array_shape)
 
     def _shape(self) -> tuple[int, ...]:
         shape: list[int] = []
@@ -139,25 +179,44 @@ class Selection:
         found = None if axis is None else self._slices[axis]
         return 1 if found is None else found.count
 
-    def most_boxes(self, chunk_shape: tuple[int, ...]) -> int:
-        """Return a number that `boxes` does not exceed, which is found at once."""
-        most = prod(self._broadcast) if _POINTS in self._result else 1
-        for each, size in zip(self._slices, chunk_shape, strict=True):
-            if each is not None:
-                reach = abs(each.step) * (each.count - 1)
-                most *= min(each.count, reach // size + 2)
-        return most
+    @property
+    def points(self) -> int:
+        """How many points there are, if any axis has them."""
+        return prod(self._broadcast) if self._points else 0
 
-    def boxes(self, chunk_shape: tuple[int, ...]) -> Boxes:
-        """Return the boxes of chunks that the selection consists of.
+    def boxes(
+        self,
+        chunk_shape: tuple[int, ...],
+        *,
+        most_chunks: int | None = None,
+        most_runs: int | None = None,
+    ) -> Boxes:
+        """Return the boxes of chunks that the selection consists of; they are kept.
 
         Parameters
         ----------
         chunk_shape : tuple of int
             Elements of a chunk along each axis.
+        most_chunks, most_runs : int, optional
+            How many chunks, and runs of points that follow one another, there is memory for.
+
+        Raises
+        ------
+        MemoryLimitError
+            If there are more.
         """
+        if self._listed is None or self._listed[0] != chunk_shape:
+            self._listed = chunk_shape, self._boxes(chunk_shape, most_chunks, most_runs)
+        return self._listed[1]
+
+    def _boxes(
+        self, chunk_shape: tuple[int, ...], most_chunks: int | None, most_runs: int | None
+    ) -> Boxes:
         if not prod(self.shape):
             return Boxes.none(len(self._array_shape))
+        least = self._least_chunks(chunk_shape)
+        if most_chunks is not None and least > most_chunks:
+            raise MemoryLimitError(f"{least} chunks")
         stride, point_stride = self._strides()
         step = np.ones(len(self._slices), np.int64)
         parts = []
@@ -166,11 +225,35 @@ class Selection:
                 step[axis] = each.step
                 line = (each.start, each.step, each.count)
                 parts.append(cut(axis, line, chunk_shape[axis], int(stride[axis])))
-        if _POINTS in self._result:
-            parts.append(joined(self._points, prod(self._broadcast), chunk_shape, point_stride))
         if self._points:
-            stride[self._points[-1][0]] = point_stride
-        return combined(parts, step, stride)
+            axes = [axis for points in self._points for axis in points.axes]
+            sizes = tuple(chunk_shape[axis] for axis in axes)
+            grid = tuple(-(-self._array_shape[axis] // chunk_shape[axis]) for axis in axes)
+            parts.append(joined(self._places(), axes, sizes, grid, point_stride, most_runs))
+            for axis in axes[-1:]:
+                stride[axis] = point_stride
+        return combined(parts, step, stride, most_chunks)
+
+    def _least_chunks(self, chunk_shape: tuple[int, ...]) -> int:
+        """Return a number of chunks that are needed at least, which is found at once."""
+        least = 1
+        for each, size in zip(self._slices, chunk_shape, strict=True):
+            if each is not None:
+                reach = abs(each.step) * (each.count - 1)
+                least *= min(each.count, reach // size + 1)
+        return least
+
+    def _places(self) -> Iterator[Integers]:
+        """Yield the places of the points along their axes, some points at a time."""
+        count, found = prod(self._broadcast), [each.found() for each in self._points]
+        for first in range(0, count, _AT_ONCE):
+            numbers = np.arange(first, min(first + _AT_ONCE, count))
+            at = np.unravel_index(numbers, self._broadcast) if self._broadcast else ()
+            rows: list[Integers] = []
+            for points, each in zip(self._points, found, strict=True):
+                chosen = np.broadcast_to(each, self._broadcast)[at].reshape(-1)
+                rows += points.places(chosen, self._array_shape)
+            yield np.array(rows, np.int64).reshape(len(rows), numbers.size)
 
     def _strides(self) -> tuple[Integers, int]:
         """Return the elements of the result from one to the next along each axis, and of points."""
@@ -189,20 +272,25 @@ class Selection:
 
 def _expanded(index: Any, shape: tuple[int, ...]) -> list[Any]:
     """Return items for every axis, None for new ones, and an ellipsis where it has no axes."""
-    items = [_item(item) for item in (index if isinstance(index, tuple) else (index,))]
+    items: list[Any] = []
+    for item in index if isinstance(index, tuple) else (index,):
+        if item is Ellipsis and any(each is Ellipsis for each in items):
+            raise IndexError("an index can only have a single ellipsis ('...')")
+        items.append(_item(item))
     dots = [number for number, item in enumerate(items) if item is Ellipsis]
-    if len(dots) > 1:
-        raise IndexError("an index can only have a single ellipsis ('...')")
     used = sum(map(_axes_of, items))
     if used > len(shape):
         raise IndexError(
             f"too many indices: the array has {len(shape)} axes, but {used} were indexed"
         )
     rest: list[Any] = [slice(None)] * (len(shape) - used)
-    if not dots:
-        return items + rest
-    # Also an ellipsis of no axes stands between the indices around it.
-    return [*items[: dots[0]], *(rest or [...]), *items[dots[0] + 1 :]]
+    if dots:
+        # Also an ellipsis of no axes stands between the indices around it.
+        items = [*items[: dots[0]], *(rest or [...]), *items[dots[0] + 1 :]]
+    else:
+        items += rest
+    _check_masks(items, shape)
+    return items
 
 
 def _item(item: Any) -> Any:
@@ -211,18 +299,21 @@ def _item(item: Any) -> Any:
         return item
     if isinstance(item, SupportsIndex) and not isinstance(item, bool | np.bool_ | np.ndarray):
         try:
-            return operator.index(item)
+            return _checked(operator.index(item))
         except TypeError:  # Arrays of other libraries have __index__, too.
             pass
     array = _as_array(item)
     return int(array) if array.ndim == 0 and not _is_boolean(array) else array
 
 
+def _checked(place: int) -> int:
+    if not -_LARGEST <= place < _LARGEST:
+        raise IndexError(f"index {place} is larger than any array")
+    return place
+
+
 def _as_array(item: Any) -> npt.NDArray[Any]:
-    try:
-        array = np.asarray(item)
-    except (TypeError, ValueError) as error:
-        raise IndexError(f"{type(item).__name__} is no index: {error}") from None
+    array = np.asarray(item)
     if array.size == 0 and not isinstance(item, np.ndarray):
         array = array.astype(np.int64)  # NumPy takes an empty list for one of integers.
     if array.dtype.kind not in "biu":
@@ -254,7 +345,7 @@ def _slice(item: slice, axis: int, size: int) -> _Slice:
     try:
         start, stop, step = item.indices(size)
     except TypeError:
-        raise IndexError(
+        raise TypeError(
             f"axis {axis}: slice indices must be integers or None, not {item}"
         ) from None
     except ValueError:
@@ -269,35 +360,25 @@ def _integer(place: int, axis: int, size: int) -> _Slice:
     return _Slice(place % size, 1, 1, kept=False)
 
 
-def _points(
-    array: npt.NDArray[Any], axis: int, shape: tuple[int, ...]
-) -> list[tuple[int, Integers]]:
-    """Return the places that an array chooses, and along which axes."""
+def _points(array: npt.NDArray[Any], axis: int) -> _Points:
+    """Return the points that an array chooses, along which axes."""
     if not _is_boolean(array):
-        places = array.astype(np.int64)
-        return [(axis, np.where(places < 0, places + shape[axis], places))]
-    if array.ndim == 0:
-        return [(_NO_AXIS, np.zeros(int(array), np.int64))]
-    _check_mask(array, axis, shape)
-    return [(axis + more, each.astype(np.int64)) for more, each in enumerate(np.nonzero(array))]
+        return _Points(array.astype(np.int64, copy=False), range(axis, axis + 1), array.shape)
+    axes = range(axis, axis + array.ndim)
+    return _Points(array, axes, (int(np.count_nonzero(array)),))
 
 
-def _check_mask(mask: npt.NDArray[np.bool_], axis: int, shape: tuple[int, ...]) -> None:
-    for more, size in enumerate(mask.shape):
-        # One of no elements fits any axis for NumPy, and chooses nothing.
-        if size not in (0, shape[axis + more]):
-            raise IndexError(
-                f"boolean index did not match the array along axis {axis + more}: its size is "
-                f"{shape[axis + more]}, that of the boolean axis {size}"
-            )
-
-
-def _check_inside(places: Integers, axis: int, size: int) -> None:
-    """Refuse places, counted from the start of the axis, that are outside."""
-    outside = places[(places < 0) | (places >= size)]
-    if outside.size:
-        place = int(outside[0])
-        raise _outside(place - size if place < 0 else place, axis, size)
+def _check_masks(items: list[Any], shape: tuple[int, ...]) -> None:
+    axis = 0
+    for item in items:
+        for more, size in enumerate(item.shape if _is_boolean(item) else ()):
+            # One of no elements fits any axis for NumPy, and chooses nothing.
+            if size not in (0, shape[axis + more]):
+                raise IndexError(
+                    f"boolean index did not match the array along axis {axis + more}: its size is "
+                    f"{shape[axis + more]}, that of the boolean axis {size}"
+                )
+        axis += _axes_of(item)
 
 
 def _outside(place: int, axis: int, size: int) -> IndexError:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
+from itertools import pairwise
 from math import prod
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuload import box_parts
+from gpuload import selection as selection_module
+from gpuload.errors import MemoryLimitError
 from gpuload.selection import Selection
 
 GARBAGE = -77
@@ -43,15 +49,59 @@ def selected(array: np.ndarray, chunk_shape: tuple[int, ...], index, *, clipped=
     selection = Selection(index, array.shape)
     out = np.full(prod(selection.shape), GARBAGE, array.dtype)
     boxes = selection.boxes(chunk_shape)
+    copy_all(boxes, array, chunk_shape, out, clipped=clipped)
+    check_columns(boxes, array.ndim, out.size)
+    check_contiguous(boxes, chunk_shape, array, out)
+    check_on_demand(Selection(index, array.shape), boxes, chunk_shape)
+    return out.reshape(selection.shape)
+
+
+def copy_all(boxes, array, chunk_shape, out, *, clipped=False) -> None:
     chunks, edges = boxes.of_chunks()
     assert len(set(map(tuple, chunks.tolist()))) == len(chunks)
     assert chunks.tolist() == sorted(chunks.tolist())
-    check_columns(boxes, array.ndim, out.size)
     for number, place in enumerate(chunks.tolist()):
         chunk = cut(array, chunk_shape, place, clipped=clipped)
         boxes.copy(int(edges[number]), int(edges[number + 1]), chunk, out)
-    check_contiguous(boxes, chunk_shape, array, out)
-    return out.reshape(selection.shape)
+
+
+def few_at_once():
+    """Have boxes made when they are asked for, and points looked at, a few at once."""
+    patches = ExitStack()
+    for module, name, value in (
+        (box_parts, "_LISTED", -1),
+        (box_parts, "_LISTED_A_CHUNK", 0),
+        (box_parts, "_AT_ONCE", 5),
+        (selection_module, "_AT_ONCE", 7),
+    ):
+        patches.enter_context(mock.patch.object(module, name, value))
+    return patches
+
+
+def check_on_demand(selection, boxes, chunk_shape) -> None:
+    """Check that boxes which are made when they are asked for are those that are listed."""
+    with few_at_once():
+        others = selection.boxes(chunk_shape)
+        for name in ("chunk", "start", "extent", "target"):
+            assert (getattr(others, name)[:] == getattr(boxes, name)).all()
+            last = np.arange(boxes.target.size)[::-2]
+            assert (getattr(others, name)[last] == getattr(boxes, name)[last]).all()
+        for name in ("step", "stride"):
+            assert (getattr(others, name) == getattr(boxes, name)).all()
+        for found, expected in zip(others.of_chunks(), boxes.of_chunks(), strict=True):
+            assert (found == expected).all()
+        assert (others.contiguous(chunk_shape)[:] == boxes.contiguous(chunk_shape)).all()
+        check_copies(others, boxes, chunk_shape)
+
+
+def check_copies(others, boxes, chunk_shape) -> None:
+    chunk = numbered(chunk_shape)
+    size = int((boxes.target + (boxes.extent - 1) @ boxes.stride).max(initial=-1)) + 1
+    outs = np.full((2, size), GARBAGE, np.int32)
+    for first, last in pairwise(boxes.of_chunks()[1].tolist()):
+        boxes.copy(first, last, chunk, outs[0])
+        others.copy(first, last, chunk, outs[1])
+    assert (outs[0] == outs[1]).all()
 
 
 def check_columns(boxes, axes: int, size: int) -> None:
@@ -173,16 +223,16 @@ def test_cases(shape, chunk_shape, index):
     ],
 )
 def test_what_numpy_refuses(index):
-    array = numbered((10,))
-    with pytest.raises((IndexError, TypeError)):
-        array[index]
-    with pytest.raises(IndexError):
+    with pytest.raises((IndexError, TypeError)) as expected:
+        numbered((10,))[index]
+    with pytest.raises(expected.type, match="."):
         Selection(index, (10,))
 
 
 def test_a_ragged_list():
-    with pytest.raises(IndexError, match="list is no index: "):
-        Selection([[0], [0, 1]], (10,))
+    for refuses in (numbered((10,)).__getitem__, lambda index: Selection(index, (10,))):
+        with pytest.raises(ValueError, match="inhomogeneous"):
+            refuses([[0], [0, 1]])
 
 
 def test_a_step_of_zero():
@@ -204,7 +254,7 @@ def test_a_step_of_zero():
     ],
 )
 def test_messages(index, message):
-    with pytest.raises(IndexError, match=message):
+    with pytest.raises((IndexError, TypeError), match=message):
         Selection(index, (10, 3))
 
 
@@ -363,6 +413,93 @@ def test_as_numpy_does(case, clipped):
 @settings(max_examples=300, deadline=None)
 def test_as_numpy_does_where_indices_may_be_outside(case):
     check_case(*case)
+
+
+class Broken:
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        raise RuntimeError("no array")
+
+
+#: What indices are made of, of whatever axes.
+ODDITIES = [
+    *(0, 1, -1, 4, -5, 9, 10**30, -(10**30), True, False, None, ..., 1.0, 0.5, float("nan"), 1j),
+    *("a", "", b"x", "1", {}, set(), object(), [], [[]], [[], []], (), [None], [...], [1.0], ["a"]),
+    *(
+        [0, 1],
+        [1, -1],
+        [0, 7],
+        [[0], [1]],
+        [[0, 1]],
+        [[0], [0, 1]],
+        [True],
+        [True, False],
+        [0, True],
+    ),
+    *([False, False], [[True, False]], [10**30], [slice(1)], range(2), range(0), (0, 1), ((0,),)),
+    *(
+        np.int8(1),
+        np.uint64(2),
+        np.uint64(2**64 - 1),
+        np.float32(1),
+        np.True_,
+        np.False_,
+        np.str_(),
+    ),
+    *(np.array(1), np.array(-9), np.array(1.0), np.array(True), np.array(False), np.array(None)),
+    *(np.array([]), np.array([], int), np.array([], bool), np.zeros((0, 2), int), np.zeros((2, 0))),
+    *(np.array([0, 1], np.uint8), np.array([2**63], np.uint64), np.array([-1], ">i2")),
+    *(np.array([1, 0], object), np.array(["a"]), np.array([0, 1], "m8[s]"), np.ones((2, 2), bool)),
+    *(np.array([True, False, True]), np.ones(4, bool), np.zeros(3, bool), np.ones((3, 4), bool)),
+    *(
+        slice(None),
+        slice(1, 3),
+        slice(None, None, -1),
+        slice(5, 1, -2),
+        slice(3, 1),
+        slice(-2, None),
+    ),
+    *(slice(None, None, 0), slice("a"), slice(1.0), slice(None, 10**30), slice(np.int8(1), None)),
+    *(slice(True), slice(None, np.True_), slice(None, [1]), Like([1, 0]), Like(2), Like([0.5])),
+    *(
+        Like([True, False, True]),
+        Broken(),
+        memoryview(b"\1\0"),
+        bytearray(b"\1"),
+    ),
+]
+
+
+def test_oddities_as_numpy_has_them():
+    random = np.random.default_rng(17)
+    counts = {True: 0, False: 0}
+    for _ in range(6000):
+        shape = tuple(random.choice([0, 1, 2, 3, 4, 5], random.integers(0, 4)).tolist())
+        chosen = random.integers(0, len(ODDITIES), random.choice([1, 1, 2, 2, 3, 4]))
+        index = tuple(ODDITIES[number] for number in chosen)
+        counts[check_oddity(shape, index[0] if len(index) == 1 else index)] += 1
+    assert min(counts.values()) > 500
+
+
+def check_oddity(shape, index) -> bool:
+    """Check that NumPy gives the same, or refuses alike; return whether it refuses."""
+    array = numbered(shape)
+    try:
+        expected = np.asarray(array[index])
+    except Exception as error:
+        # OverflowError is what NumPy has for its own large integers only.
+        kind = IndexError if isinstance(error, OverflowError) else type(error)
+        with pytest.raises(kind, match="."):
+            Selection(index, shape)
+        return True
+    found = selected(array, tuple(2 for _ in shape), index)
+    assert (found.shape, found.tolist()) == (expected.shape, expected.tolist()), repr(index)
+    return False
+
+
+def test_more_axes_than_numpy_has():
+    array = numbered((3,))
+    for count in (30, 31, 32, 62, 63, 64, 65, 200):
+        check_oddity(array.shape, (None,) * count)
 
 
 def check_case(shape, chunk_shape, index, *, clipped=False) -> None:

@@ -67,6 +67,36 @@ __device__ __forceinline__ void read_any(u32, const u8* src, u32 first, u32 coun
     read<float, LANES>(src, first, count, values);
 }
 
+// What processors make of a NaN that is computed with, and converted: a quiet one with the same digits
+// behind. GPUs make one of their own.
+__device__ __forceinline__ void put_nan(u8* place, u32 out, float value)
+{
+    union {
+        float value;
+        u32 bits;
+    } found;
+    found.value = value;
+    const u32 bits = found.bits | 1u << 22;
+    if (out == 4)
+        *(u32*)place = bits;
+    else
+        *(u64*)place = (u64)(bits >> 31) << 63 | 0x7ffull << 52 | (u64)(bits & 0x7fffff) << 29;
+}
+
+__device__ __forceinline__ void put_nan(u8* place, u32 out, double value)
+{
+    union {
+        double value;
+        u64 bits;
+    } found;
+    found.value = value;
+    const u64 bits = found.bits | 1ull << 51;
+    if (out == 8)
+        *(u64*)place = bits;
+    else
+        *(u32*)place = (u32)(bits >> 63) << 31 | 0xffu << 23 | ((u32)(bits >> 29) & 0x7fffff);
+}
+
 template <class Number, int LANES>
 __device__ __forceinline__ void scale_all(const Group<LANES>& group, u8* tile, const Scaled& unit)
 {
@@ -83,7 +113,9 @@ __device__ __forceinline__ void scale_all(const Group<LANES>& group, u8* tile, c
                 const u32 at = first + k * LANES;
                 const Number value = values[k] / scale + offset;
                 if (at >= some) continue;
-                if (out == 4)
+                if (values[k] != values[k])
+                    put_nan(tile + at * out, out, values[k]);
+                else if (out == 4)
                     ((float*)tile)[at] = (float)value;
                 else
                     ((double*)tile)[at] = (double)value;
