@@ -7,23 +7,19 @@ from collections.abc import Mapping
 from math import prod
 from typing import TYPE_CHECKING, Any, Self
 
-import numpy as np
-
 from gpuload import array_load
-from gpuload.array_engines import RATED, USUAL, passed_over
+from gpuload.array_checks import Selected, check_size, list_chunks, on_device, on_host
+from gpuload.array_explain import explain
 from gpuload.array_plan import ArrayPlan
 from gpuload.arrays import Array
-from gpuload.chunks import Codec
 from gpuload.container import Explanation, destination, warn
-from gpuload.devices import find_device
-from gpuload.engines.choice import DEVICE_ENGINES
 from gpuload.errors import (
     ChunkFailure,
     FormatError,
     MemoryLimitError,
     UnsupportedCodecError,
 )
-from gpuload.host_memory import allocate, available
+from gpuload.host_memory import allocate
 from gpuload.report import Report, joined
 from gpuload.selection import Selection
 from gpuload.watch import Watch
@@ -31,6 +27,7 @@ from gpuload.watch import Watch
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    import numpy as np
     import numpy.typing as npt
 
     from gpuload.containers.array import ArrayAsset, ArrayIndex
@@ -41,16 +38,6 @@ __all__ = ["ArrayContainer", "LazyArray"]
 
 #: What `Report` has of the bytes of a load.
 _SIZES = ("raw_size", "stored_size")
-#: What the framing of a codec carries to check chunks by.
-CHECKSUMS = {
-    "deflate": "CRC-32 of each member",
-    "gzip": "CRC-32",
-    "zlib": "Adler-32",
-    "zstd": "xxHash-64 where frames have it",
-    "crc32c": "CRC-32C of stored bytes",
-}
-#: Of the list of what is selected of which chunk, and where each of those is.
-_BYTES_A_BOX = 256
 
 
 class LazyArray:
@@ -106,11 +93,13 @@ class LazyArray:
 
     def __getitem__(self, index: Any) -> Array:
         """Load a selection; see `ArrayContainer.load`."""
-        return self._container.load(self.name, index)
+        return self._container._load_and_warn(self.name, index, None, None, None)
 
-    def load(self, index: Any = ..., **where: Any) -> Array:
-        """Load a selection with `out`, `device` or `stream`; see `ArrayContainer.load`."""
-        return self._container.load(self.name, index, **where)
+    def load(
+        self, index: Any = ..., *, out: Any = None, device: Any = None, stream: Any = None
+    ) -> Array:
+        """Load a selection; see `ArrayContainer.load`."""
+        return self._container._load_and_warn(self.name, index, out, device, stream)
 
     def __repr__(self) -> str:
         return f"<gpuload.LazyArray {self.name!r} shape={self.shape} dtype={self.dtype}>"
@@ -222,8 +211,8 @@ class ArrayContainer(Mapping[str, LazyArray]):
         ------
         KeyError
             If there is no such array.
-        IndexError
-            As NumPy does.
+        IndexError, TypeError
+            As NumPy does for an index that it refuses; TypeError also if `out` is no array.
         UnsupportedCodecError
             If the array has a codec or a type that is not supported; the message names it.
         FormatError
@@ -231,12 +220,20 @@ class ArrayContainer(Mapping[str, LazyArray]):
         DecompressError, ChecksumError
             If chunks do not decode to what the file promises.
         MemoryLimitError
-            If there is not as much memory as the result takes, or `max_output` is less.
+            If there is not as much memory as the result takes, or the list of its chunks or points,
+            or `max_output` is less.
         ValueError
-            If `out` has another shape or type, or the container is closed.
+            If `out` has another shape or type, or is not contiguous or writable, or the container
+            is closed.
         """
+        return self._load_and_warn(name, index, out, device, stream)
+
+    def _load_and_warn(
+        self, name: str | None, index: Any, out: Any, device: Any, stream: Any
+    ) -> Array:
+        """Load for a caller of the method that calls this one."""
         array = self._load(name, index, out, device, stream)
-        warn(self.warnings, self.report, stacklevel=2)
+        warn(self.warnings, self.report, stacklevel=3)
         return array
 
     def load_many(
@@ -258,8 +255,9 @@ class ArrayContainer(Mapping[str, LazyArray]):
 
         Raises
         ------
-        KeyError, IndexError, GpuloadError, ValueError
-            As `load` does for the first that does not load.
+        KeyError, IndexError, TypeError, GpuloadError, ValueError
+            As `load` does for the first that does not load; MemoryLimitError also if all results
+            together are too large.
         """
         if not isinstance(wanted, Mapping):
             raise TypeError(f"wanted must be a mapping of names, not {type(wanted).__name__}")
@@ -290,8 +288,7 @@ class ArrayContainer(Mapping[str, LazyArray]):
             As `load` does.
         """
         self._check_open()
-        asset = self._asset(name)
-        plan = self._whole(asset)
+        plan = self._plan(self._selected(self._asset(name), ...), new=False)
         return plan.stored_size, plan.raw_sizes.size, int(plan.missing.sum())
 
     def verify(self, *, progress: Progress | None = None) -> Report:
@@ -322,23 +319,18 @@ class ArrayContainer(Mapping[str, LazyArray]):
         return self.report
 
     def _verify(self, asset: ArrayAsset) -> Report:
+        if asset.error and not self._is_left_to_zarr(asset):
+            return Report(unchecked={asset.name: asset.error})
         try:
-            if self._is_left_to_zarr(asset):
-                return Report(raw_size=self._by_zarr(asset, ...).nbytes)
-            if asset.error:
-                return Report(unchecked={asset.name: asset.error})
-            return array_load.verify(self._whole(asset), self._options)
+            whole = self._selected(asset, ...)
+            if whole.foreign is not None:
+                return whole.foreign.load(whole.selection, None, self._options, Watch())
+            return array_load.verify(self._plan(whole, new=False), self._options)
         except FormatError as error:
             failure = ChunkFailure(self.name, asset.name, 0, 0, 0, None, None, str(error))
             return Report(failures=[failure])
         except (MemoryLimitError, UnsupportedCodecError) as error:
             return Report(unchecked={asset.name: str(error)})
-
-    def _whole(self, asset: ArrayAsset) -> ArrayPlan:
-        """Return the plan for all of an array, nothing of which is kept."""
-        selection = Selection(..., asset.lengths)
-        self._check_boxes(asset, selection)
-        return ArrayPlan(asset, self._index.store, selection, self._options.missing)
 
     def _check_open(self) -> None:
         if self._closed.is_set():
@@ -349,99 +341,79 @@ class ArrayContainer(Mapping[str, LazyArray]):
     ) -> list[Array]:
         self._check_open()
         watch.reads(self._index.store)
-        if any(self._is_left_to_zarr(self._asset(name)) for name, _ in wanted):
-            return self._load_by_zarr(wanted, out, device)
+        selected = [self._selected(self._asset(name), index) for name, index in wanted]
         device_id = destination(self._options, out, device)
-        on_host = device_id is None and out is None
-        plans = [self._plan(name, index, on_host=on_host) for name, index in wanted]
+        check_size(selected, self._options, new=device_id is None and out is None)
         if device_id is not None:
-            return self._load_to_device(plans, device_id, out, stream, watch)
-        results = [self._memory(plan, out) for plan in plans]
-        flat = [(plan, result.reshape(-1)) for plan, result in zip(plans, results, strict=True)]
-        self.report = array_load.load(flat, self._options, watch)
+            return self._load_to_device(selected, device_id, out, stream, watch)
+        if out is not None:
+            results = [on_host(out, each) for each in selected]
+        else:
+            results = [_memory(each) for each in selected]
+        self.report = self._load_to_host(selected, results, watch, new=out is None)
         return [Array(result) for result in results]
 
-    def _load_by_zarr(self, wanted: list[tuple[str, Any]], out: Any, device: Any) -> list[Array]:
-        """Let zarr-python decode what gpuload does not know."""
-        if destination(self._options, out, device) is not None:
-            raise UnsupportedCodecError(
-                "on_unsupported='host' loads to host memory only (device='cpu')", source=self.name
-            )
-        arrays = [self._by_zarr(self._asset(name), index) for name, index in wanted]
-        self.report = Report(raw_size=sum(array.nbytes for array in arrays), engine="zarr-python")
-        if out is not None:
-            np.copyto(out, arrays[0], casting="no")
-            return [Array(out)]
-        return [Array(array) for array in arrays]
-
-    def _is_left_to_zarr(self, asset: ArrayAsset) -> bool:
-        """Return whether zarr-python is to decode an array."""
-        host = self._options.on_unsupported == "host"
-        return host and bool(asset.error) and self.format == "zarr"
-
-    def _by_zarr(self, asset: ArrayAsset, index: Any) -> npt.NDArray[Any]:
-        from gpuload.containers.zarr import load_with_zarr, zarr_array
-
-        store = self._index.store
-        if self._options.missing == "error":
-            array = zarr_array(store, asset.name)
-            missing = array.nchunks - array.nchunks_initialized
-            if missing:
-                raise FormatError(f"{missing} chunks are missing", source=self._name_of(asset))
-        return load_with_zarr(store, asset.name, index)
+    def _load_to_host(
+        self,
+        selected: list[Selected],
+        results: list[npt.NDArray[Any]],
+        watch: Watch,
+        *,
+        new: bool,
+    ) -> Report:
+        pairs = [(each, result.reshape(-1)) for each, result in zip(selected, results, strict=True)]
+        plans = [(self._plan(each, new=new), flat) for each, flat in pairs if each.foreign is None]
+        reports = [array_load.load(plans, self._options, watch)] if plans or not pairs else []
+        for each, flat in pairs:
+            if each.foreign is not None:
+                reports.append(each.foreign.load(each.selection, flat, self._options, watch))
+        report = reports[0] if len(reports) == 1 else joined(reports)
+        report.engine = ", ".join(sorted({each.engine for each in reports}))
+        return report
 
     def _load_to_device(
-        self, plans: list[ArrayPlan], device_id: int, out: Any, stream: Any, watch: Watch
+        self, selected: list[Selected], device_id: int, out: Any, stream: Any, watch: Watch
     ) -> list[Array]:
         # Imports cuda.core, which takes a third of a second.
         from gpuload import array_device, driver
         from gpuload.destination import Destination
 
+        if any(each.foreign for each in selected):
+            raise UnsupportedCodecError(
+                "on_unsupported='host' loads to host memory only (device='cpu')", source=self.name
+            )
+        plans = [self._plan(each, new=False) for each in selected]
         with driver.on_device(device_id):
-            to = Destination(device_id, out, stream)
+            given = None if out is None else on_device(out, selected[0].asset.dtype)
+            to = Destination(device_id, given, stream)
             arrays, self.report = array_device.load(plans, self._options, to, watch)
         return list(arrays)
 
-    def _plan(self, name: str, index: Any, *, on_host: bool) -> ArrayPlan:
-        asset = self._asset(name)
-        selection = Selection(index, asset.lengths)
-        self._check_size(asset, selection, on_host=on_host)
-        return ArrayPlan(asset, self._index.store, selection, self._options.missing)
+    def _selected(self, asset: ArrayAsset, index: Any) -> Selected:
+        name = f"{self.name}: {asset.name}" if asset.name else self.name
+        if self._is_left_to_zarr(asset):
+            from gpuload.array_foreign import ForeignArray
 
-    def _check_size(self, asset: ArrayAsset, selection: Selection, *, on_host: bool) -> None:
-        """Refuse what is too large before anything is made for it."""
-        name = self._name_of(asset)
-        size, limit = prod(selection.shape) * asset.dtype.itemsize, self._options.max_output
-        if limit is not None and size > limit:
-            raise MemoryLimitError(
-                f"{name}: {size} bytes are selected, over the limit of {limit}; raise max_output "
-                "(--max-output) if you trust it"
-            )
-        there = available() if on_host else None
-        if there is not None and size > there:
-            raise MemoryLimitError(
-                f"{name}: {size} bytes are selected, there are {there} bytes of memory; select "
-                "less of it at a time"
-            )
-        self._check_boxes(asset, selection)
+            foreign = ForeignArray(self._index.store, asset.name, name)
+            selection = Selection(index, foreign.shape)
+            return Selected(name, foreign.dtype, selection, asset, foreign)
+        if asset.error:
+            raise UnsupportedCodecError(asset.error, source=name)
+        return Selected(name, asset.dtype, Selection(index, asset.lengths), asset)
 
-    def _check_boxes(self, asset: ArrayAsset, selection: Selection) -> None:
-        boxes, most = selection.most_boxes(asset.chunk_shape), self._options.memory_limit
-        if not asset.error and boxes * _BYTES_A_BOX > most:
-            raise MemoryLimitError(
-                f"{self._name_of(asset)}: the list of up to {boxes} parts of chunks that are "
-                f"selected takes {boxes * _BYTES_A_BOX} bytes, memory_limit is {most}; raise it "
-                "(--memory-limit), or select less of it at a time"
-            )
+    def _is_left_to_zarr(self, asset: ArrayAsset) -> bool:
+        """Return whether zarr-python is to decode an array."""
+        if self._options.on_unsupported != "host" or self.format != "zarr" or not asset.error:
+            return False
+        from gpuload.containers.zarr_host import is_foreign
 
-    def _name_of(self, asset: ArrayAsset) -> str:
-        return f"{self.name}: {asset.name}" if asset.name else self.name
+        return is_foreign(self._index.store, asset)
 
-    def _memory(self, plan: ArrayPlan, out: Any) -> npt.NDArray[Any]:
-        if out is not None:
-            return _checked(out, plan)
-        memory = allocate(plan.result_size, plan.name)
-        return memory.view(plan.asset.dtype).reshape(plan.selection.shape)
+    def _plan(self, selected: Selected, *, new: bool) -> ArrayPlan:
+        """Return the plan for a selection, for which maybe host memory is taken."""
+        asset, store, selection = selected.asset, self._index.store, selected.selection
+        list_chunks(selected, asset.chunk_shape, self._options, new=new)
+        return ArrayPlan(asset, store, selection, self._options.missing)
 
     def _asset(self, name: str | None) -> ArrayAsset:
         if name is None and len(self.assets) == 1:
@@ -454,21 +426,12 @@ class ArrayContainer(Mapping[str, LazyArray]):
 
     def explain(self) -> list[Explanation]:
         """Return, for each array, which engine would decode it, and why."""
-        return [self._explain(asset) for asset in self.assets]
-
-    def _explain(self, asset: ArrayAsset) -> Explanation:
-        if self._is_left_to_zarr(asset):
-            return Explanation(asset.name, "host", "zarr-python decodes it", "")
-        if asset.error:
-            return Explanation(asset.name, "none", asset.error, "")
-        sums = _checksums(asset)
-        device_id = find_device(self._options.device)
-        over = passed_over(self._options, device_id)
-        engines = [name for name in DEVICE_ENGINES if name not in over]
-        if device_id is None or not engines or self._options.engine == "host":
-            reason = f"chunks on up to {self._options.thread_count} threads"
-            return Explanation(asset.name, "host", reason, sums, over)
-        return Explanation(asset.name, *_on_device(asset, engines), sums, over)
+        return [
+            Explanation(asset.name, "host", "zarr-python decodes it", "")
+            if self._is_left_to_zarr(asset)
+            else explain(asset, self._options)
+            for asset in self.assets
+        ]
 
     def close(self) -> None:
         """Close the file; what was loaded stays valid."""
@@ -485,34 +448,10 @@ class ArrayContainer(Mapping[str, LazyArray]):
         return f"<gpuload.ArrayContainer {self.name!r}: {self.format}, {len(self.assets)} arrays>"
 
 
-def _checksums(asset: ArrayAsset) -> str:
-    """Return which checksums the chunks of an array have."""
-    names = {step.name: CHECKSUMS.get(step.name) for step in asset.pipeline.compression}
-    found = [name for name in names.values() if name]
-    return ", ".join(found) or "its codecs have none"
-
-
-def _on_device(asset: ArrayAsset, engines: list[str]) -> tuple[str, str]:
-    """Return who would decode an array on a device, and why."""
-    codecs = {USUAL.get(step.name, Codec.RAW) for step in asset.pipeline.compression}
-    known = next((name for name in engines if codecs <= RATED[name]), "")
-    if not known:
-        return "host", "its codec has no engine on the device; its bytes are copied there"
-    return known, "chunks in batches; few of them are decoded by the host"
-
-
-def _checked(out: Any, plan: ArrayPlan) -> npt.NDArray[Any]:
-    """Return memory of the caller's as an array, if a selection fits there exactly."""
-    array = np.asarray(out)
-    if array.dtype != plan.asset.dtype:
-        raise ValueError(f"out has elements of type {array.dtype}, {plan.name} {plan.asset.dtype}")
-    if array.shape != plan.selection.shape:
-        raise ValueError(
-            f"out has the shape {array.shape}, what is selected {plan.selection.shape}"
-        )
-    if not array.flags.c_contiguous or not array.flags.writeable:
-        raise ValueError("out must be writable and C-contiguous")
-    return array
+def _memory(selected: Selected) -> npt.NDArray[Any]:
+    """Return new memory for a selection."""
+    memory = allocate(selected.size, selected.name)
+    return memory.view(selected.dtype).reshape(selected.selection.shape)
 
 
 def _some(names: list[str]) -> str:

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
-from gpuload.box_parts import combined, cut, joined
+from gpuload.box_parts import combined, cut, joined, unchecked
 from gpuload.boxes import Boxes
-from gpuload.errors import MemoryLimitError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     import numpy.typing as npt
+
+    from gpuload.box_parts import Check
 
     Integers = npt.NDArray[np.int64]
 
@@ -184,39 +185,25 @@ class Selection:
         """How many points there are, if any axis has them."""
         return prod(self._broadcast) if self._points else 0
 
-    def boxes(
-        self,
-        chunk_shape: tuple[int, ...],
-        *,
-        most_chunks: int | None = None,
-        most_runs: int | None = None,
-    ) -> Boxes:
+    def boxes(self, chunk_shape: tuple[int, ...], check: Check = unchecked) -> Boxes:
         """Return the boxes of chunks that the selection consists of; they are kept.
 
         Parameters
         ----------
         chunk_shape : tuple of int
             Elements of a chunk along each axis.
-        most_chunks, most_runs : int, optional
-            How many chunks, and runs of points that follow one another, there is memory for.
-
-        Raises
-        ------
-        MemoryLimitError
-            If there are more.
+        check : callable, optional
+            ``check(chunks, runs)``, called before so many chunks, or runs of points that follow one
+            another, are listed; may raise.
         """
         if self._listed is None or self._listed[0] != chunk_shape:
-            self._listed = chunk_shape, self._boxes(chunk_shape, most_chunks, most_runs)
+            self._listed = chunk_shape, self._boxes(chunk_shape, check)
         return self._listed[1]
 
-    def _boxes(
-        self, chunk_shape: tuple[int, ...], most_chunks: int | None, most_runs: int | None
-    ) -> Boxes:
+    def _boxes(self, chunk_shape: tuple[int, ...], check: Check) -> Boxes:
         if not prod(self.shape):
             return Boxes.none(len(self._array_shape))
-        least = self._least_chunks(chunk_shape)
-        if most_chunks is not None and least > most_chunks:
-            raise MemoryLimitError(f"{least} chunks")
+        check(self._least_chunks(chunk_shape), 0)
         stride, point_stride = self._strides()
         step = np.ones(len(self._slices), np.int64)
         parts = []
@@ -229,10 +216,10 @@ class Selection:
             axes = [axis for points in self._points for axis in points.axes]
             sizes = tuple(chunk_shape[axis] for axis in axes)
             grid = tuple(-(-self._array_shape[axis] // chunk_shape[axis]) for axis in axes)
-            parts.append(joined(self._places(), axes, sizes, grid, point_stride, most_runs))
+            parts.append(joined(self._places(), axes, sizes, grid, point_stride, check))
             for axis in axes[-1:]:
                 stride[axis] = point_stride
-        return combined(parts, step, stride, most_chunks)
+        return combined(parts, step, stride, check)
 
     def _least_chunks(self, chunk_shape: tuple[int, ...]) -> int:
         """Return a number of chunks that are needed at least, which is found at once."""

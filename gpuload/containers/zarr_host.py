@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gpuload.containers.zarr_types import quiet
 from gpuload.errors import FormatError, GpuloadError, MissingDependencyError, UnsupportedCodecError
+from gpuload.selection import Selection
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     import numpy.typing as npt
 
+    from gpuload.containers.array import ArrayAsset
     from gpuload.sources.stores import Store
 
-__all__ = ["load_with_zarr", "zarr_array"]
+__all__ = ["decode", "is_foreign", "load_with_zarr", "stored_shape", "zarr_array"]
 
 #: numcodecs that run whatever the file holds.
 _PICKLES = ("pickle", "numcodecs.pickle")
+#: What an array has whose metadata is broken (`gpuload.containers.zarr`).
+_NOTHING = ((0,), (1,), np.dtype(np.uint8))
 
 
 def zarr_array(source: Store | str | os.PathLike[str], name: str = "") -> Any:
@@ -69,27 +77,111 @@ def zarr_array(source: Store | str | os.PathLike[str], name: str = "") -> Any:
     return array
 
 
+def is_foreign(source: Store, asset: ArrayAsset) -> bool:
+    """Return whether an array has a codec or a type that gpuload does not know.
+
+    Those whose metadata is broken are not for others to guess at.
+    """
+    if asset.error and (asset.lengths, asset.chunk_shape, asset.dtype) == _NOTHING:
+        # What stands for a broken array, or an empty one whose codec is not known.
+        try:
+            return bool(zarr_array(source, asset.name).shape == asset.lengths)
+        except (GpuloadError, OSError):
+            return False
+    return bool(asset.error)
+
+
 def load_with_zarr(
     source: Store | str | os.PathLike[str], name: str = "", index: Any = ...
 ) -> npt.NDArray[Any]:
-    """Return an array, or what zarr-python's own indexing gives of it, in the host's byte order.
+    """Return a selection of an array, as NumPy's indexing gives it, in the host's byte order.
 
     Raises
     ------
     FormatError
         If it does not decode.
-    OSError, GpuloadError
-        As `zarr_array` does.
+    IndexError, OSError, GpuloadError
+        As `Selection` and `zarr_array` do.
     """
     array = zarr_array(source, name)
+    selection = Selection(index, array.shape)
+    found = np.empty(selection.shape, array.dtype.newbyteorder("="))
+    decode(array, selection, found.reshape(-1))
+    return found
+
+
+def stored_shape(array: Any) -> tuple[int, ...]:
+    """Return the shape of what zarr-python reads at once: of shards where there are any."""
+    shape: tuple[int, ...] = array.shards or array.chunks
+    return shape
+
+
+def decode(
+    array: Any,
+    selection: Selection,
+    out: npt.NDArray[Any] | None,
+    *,
+    threads: int = 1,
+    check: Callable[[], None] | None = None,
+) -> int:
+    """Have zarr-python decode the chunks that a selection needs; return how many.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Of `zarr_array`.
+    selection : Selection
+        What of it.
+    out : ndarray, one axis, or None
+        Where to; None keeps nothing.
+    threads : int
+        That do it; each has one chunk at a time.
+    check : callable, optional
+        Called before each chunk; may raise.
+
+    Raises
+    ------
+    FormatError
+        If a chunk does not decode.
+    OSError, GpuloadError
+        As reading does.
+    """
+    with _told(array):
+        shape = stored_shape(array)
+    boxes = selection.boxes(shape)
+    chunks, edges = boxes.of_chunks()
+
+    def work(number: int) -> None:
+        if check is not None:
+            check()
+        decoded = _chunk(array, chunks[number].tolist(), shape)
+        if out is not None:
+            boxes.copy(int(edges[number]), int(edges[number + 1]), decoded, out)
+
+    with quiet(), ThreadPoolExecutor(threads, "gpuload-zarr") as pool:
+        for _ in pool.map(work, range(chunks.shape[0])):
+            pass
+    return int(chunks.shape[0])
+
+
+def _chunk(array: Any, place: list[int], shape: tuple[int, ...]) -> npt.NDArray[Any]:
+    region = tuple(
+        slice(at * size, min((at + 1) * size, length))
+        for at, size, length in zip(place, shape, array.shape, strict=True)
+    )
+    with _told(array):
+        return np.asarray(array[region])
+
+
+@contextmanager
+def _told(array: Any) -> Iterator[None]:
+    """Have what zarr-python raises told as an error of the file."""
     try:
-        with quiet():
-            found = np.asarray(array[index])
-    except (OSError, GpuloadError, MemoryError, IndexError):
+        yield
+    except (OSError, GpuloadError, MemoryError):
         raise
     except Exception as error:
         raise FormatError(f"zarr-python: {_reason(error)}", source=f"{array.store}") from error
-    return np.ascontiguousarray(found, found.dtype.newbyteorder("=")).reshape(found.shape)
 
 
 def _reason(error: Exception) -> str:
