@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 from gpuload import driver
 from gpuload.array_engines import Engines
 from gpuload.array_part import Context, PartWork, held_back
+from gpuload.array_shape import Limits, parts_of, shape_of
 from gpuload.device_array import DeviceArray, allocate
 from gpuload.engines.host import HostEngine
 from gpuload.errors import MemoryLimitError
+from gpuload.options import DEFAULT_MEMORY_LIMIT
 from gpuload.report import Report, checksum_counts
 from gpuload.stages import Stages
 from gpuload.staging import reading_threads
@@ -39,10 +41,9 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
-#: Stations, and pieces of memory that each has on the device.
-_STATIONS, _PIECES = 4, 3
-#: What memory from cuMemCreate is taken in.
-_UNIT = 2 << 20
+#: Of the memory of a device, what a load may take for itself if nobody says how much: parts have to
+#: be large for many chunks to be decoded at the same time.
+_SHARE = 64
 _INTERVAL = 0.1
 
 
@@ -80,9 +81,10 @@ def load(
     with ExitStack() as undo:
         targets, owners = _targets(plans, to, ordered, undo)
         start = to.start(ordered)
-        count, size = _shape(plans, options)
-        with stations(to.device_id, count, size) as held:
-            run = _Run(plans, targets, held, options, watch)
+        engines = Engines(options, to.device_id, plans)
+        limits = _limits(options, to.device_id, engines)
+        with stations(to.device_id, shape_of(plans, limits), (limits.host, limits.device)) as held:
+            run = _Run(plans, targets, held, engines, options, watch)
             run.context.start = start
             report = _whole(run, watch)
             with driver.calling("cuStreamWaitEvent", "the end of a load"):
@@ -138,20 +140,12 @@ def _allocate(plan: ArrayPlan, device_id: int, ordered: Stream) -> Buffer:
         ) from error
 
 
-def _shape(plans: Sequence[ArrayPlan], options: Options) -> tuple[int, int]:
-    """Return how many stations there are memory for, and the bytes of each piece of theirs."""
-    most = max((plan.largest_chunk for plan in plans), default=0)
-    piece = options.memory_limit // (_STATIONS * _PIECES)
-    need = -(-max(most, 1) // _UNIT) * _UNIT
-    if need <= piece:
-        return _STATIONS, max(_UNIT, piece // _UNIT * _UNIT)
-    number = options.memory_limit // (_PIECES * need)
-    if not number:
-        raise MemoryLimitError(
-            f"{plans[0].name}: a chunk of {most} bytes needs {_PIECES * need} bytes of memory on "
-            f"the device, memory_limit is {options.memory_limit}; raise it (--memory-limit)"
-        )
-    return number, need
+def _limits(options: Options, device_id: int, engines: Engines) -> Limits:
+    """Return what a load may take; a default is no bound that somebody has set for a device."""
+    host = device = options.memory_limit
+    if host == DEFAULT_MEMORY_LIMIT:
+        device = max(device, driver.capabilities(device_id).total_memory // _SHARE)
+    return Limits(host, device, engines.on_host, engines.scratch)
 
 
 class _Run:
@@ -160,24 +154,24 @@ class _Run:
         plans: Sequence[ArrayPlan],
         targets: Sequence[int],
         held: Stations,
+        engines: Engines,
         options: Options,
         watch: Watch,
     ) -> None:
         self._held, self._options, self._watch = held, options, watch
         self._stopped = False
-        self._parts: list[Part] = [part for plan in plans for part in plan.parts(held.size)]
+        self._parts: list[Part] = [part for plan in plans for part in parts_of(plan, held.shape)]
+        engines.start(held)
         self.report = Report(
             stored_size=sum(plan.stored_size for plan in plans),
             raw_size=sum(plan.result_size for plan in plans),
             chunks=sum(int((~plan.missing).sum()) for plan in plans),
             threads=reading_threads(options),
-            peak_host=held.on_host,
-            peak_device=held.on_device,
         )
         self._stages = Stages()
         self.context = Context(
             held=held,
-            engines=Engines(held, options, plans),
+            engines=engines,
             host=HostEngine(options),
             options=options,
             stages=self._stages,
@@ -189,7 +183,7 @@ class _Run:
         """Load everything."""
         numbers = count()
         workers: list[Future[None]] = []
-        pool = ThreadPoolExecutor(self._held.count, "gpuload-station")
+        pool = ThreadPoolExecutor(len(self._held.all), "gpuload-station")
         try:
             for station in self._held.all:
                 workers.append(pool.submit(self._work, station, numbers))  # noqa: PERF401
@@ -244,6 +238,8 @@ class _Run:
         report.verified_on = {where: n for where, n in context.verified_on.items() if n}
         report.failures = sorted(context.failures, key=lambda each: (each.asset, each.chunk))
         report.engine = ", ".join(sorted(context.engines.used)) or "host"
+        report.peak_host = self._held.on_host
+        report.peak_device = self._held.on_device(context.engines.used)
         report.passed_over = context.engines.passed_over
         report.windows = sorted(context.windows, key=lambda each: each.start)
         report.ways = {"read": report.stored_size} if report.stored_size else {}

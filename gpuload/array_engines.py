@@ -10,7 +10,7 @@ import numpy as np
 from gpuload.batch import DRIVER_CODECS
 from gpuload.chunks import Codec
 from gpuload.engines import rates
-from gpuload.engines.choice import DEVICE_ENGINES, scratch_limit, time_text, unavailable
+from gpuload.engines.choice import DEVICE_ENGINES, time_text, unavailable
 from gpuload.errors import EngineUnavailableError
 
 if TYPE_CHECKING:
@@ -24,7 +24,18 @@ if TYPE_CHECKING:
     from gpuload.options import Options
     from gpuload.stations import Stations
 
-__all__ = ["RATED", "USUAL", "Engines", "passed_over"]
+#: By the three highest bits of a Blosc chunk's third byte (c-blosc's README_HEADER).
+_FLAGS = 2
+_INSIDE_BLOSC: dict[int, int] = {1: Codec.LZ4, 2: Codec.SNAPPY, 3: Codec.DEFLATE, 4: Codec.ZSTD}
+#: Memory that nvCOMP takes for each byte that it decodes, where that is much; else it decodes a
+#: batch in several steps.
+_SCRATCH: dict[int, float] = {Codec.ZSTD: 3.4, Codec.DEFLATE: 1.0}
+_LITTLE = 0.125
+
+#: What brings bytes to a device that are stored as they are.
+COPY = "copy"
+
+__all__ = ["COPY", "RATED", "USUAL", "Engines", "passed_over"]
 
 #: The codec that most rows of a compression have; of Blosc only its chunks tell.
 USUAL = {
@@ -57,10 +68,10 @@ class Engines:
 
     Parameters
     ----------
-    held : Stations
-        Has the engines.
     options : Options
-        `engine`, `trusted`, `threads` and `memory_limit`.
+        `engine`, `trusted` and `threads`.
+    device_id : int
+        The device.
     plans : sequence of ArrayPlan
         What is loaded.
 
@@ -77,28 +88,46 @@ class Engines:
         If an engine is asked for by name that is not here.
     """
 
-    def __init__(self, held: Stations, options: Options, plans: Sequence[ArrayPlan]) -> None:
+    def __init__(self, options: Options, device_id: int, plans: Sequence[ArrayPlan]) -> None:
         self._options = options
         self.used: set[str] = set()
-        self.passed_over = passed_over(options, held.device_id)
+        self.passed_over = passed_over(options, device_id)
         if options.engine in self.passed_over:
             raise EngineUnavailableError(
                 f"the {options.engine} engine cannot decode this: "
                 f"{self.passed_over[options.engine]}"
             )
         self._lock = threading.Lock()
-        names = [name for name in DEVICE_ENGINES if name not in self.passed_over]
-        self._engines: list[Engine[DeviceBatch]] = [
-            held.engine(name, scratch_limit(options))
-            for name in names
-            if options.engine != "host" and not self._too_few(name, plans)
-        ]
+        self._work = _work(plans)
+        here = [name for name in DEVICE_ENGINES if name not in self.passed_over]
+        wanted = [] if options.engine == "host" else here
+        self._names = [name for name in wanted if not self._too_few(name)]
+        self._engines: list[Engine[DeviceBatch]] = []
 
-    def _too_few(self, name: str, plans: Sequence[ArrayPlan]) -> bool:
+    @property
+    def on_host(self) -> bool:
+        """Whether the host decodes most of what has to be decoded."""
+        rated = [name for name in self._names if self._work.codec in RATED[name]]
+        return self._work.codec != Codec.RAW and not rated
+
+    @property
+    def scratch(self) -> float:
+        """Bytes of memory that engines take for each byte that they decode."""
+        if "nvcomp" not in self._names:
+            return 0.0
+        others = [name for name in self._names if name != "nvcomp"]
+        alone = not any(self._work.codec in RATED[name] for name in others)
+        return _SCRATCH.get(self._work.codec, _LITTLE) if alone else _LITTLE
+
+    def start(self, held: Stations) -> None:
+        """Take the engines from what has them."""
+        self._engines = [held.engine(name, held.shape.scratch) for name in self._names]
+
+    def _too_few(self, name: str) -> bool:
         """Return whether the host is faster than an engine, with all chunks; say so."""
         if self._options.engine == name or name not in rates.DEVICE_RATES:
             return False
-        work = _work(plans)
+        work = self._work
         if work.codec not in rates.DEVICE_RATES[name]:
             return False
         seconds = rates.device_seconds(name, work)
@@ -136,16 +165,17 @@ class Engines:
     def finish(self) -> None:
         """Raise EngineUnavailableError if an engine was asked for that has decoded nothing."""
         named = self._options.engine
-        if named in DEVICE_ENGINES and self.used and named not in self.used:
+        others = self.used - {COPY}
+        if named in DEVICE_ENGINES and others and named not in others:
             reason = self.passed_over.get(named, "it takes none of the chunks")
             raise EngineUnavailableError(f"the {named} engine cannot decode this: {reason}")
 
 
 def _work(plans: Sequence[ArrayPlan]) -> rates.Work:
-    codec = Codec.RAW
+    codec: int = Codec.RAW
     for plan in plans:
-        for step in plan.asset.pipeline.compression:
-            codec = USUAL.get(step.name, codec)
+        if not plan.bare and not plan.missing.all():
+            codec = _codec_of(plan)
     return rates.Work(
         codec,
         sum(int((~plan.missing).sum()) for plan in plans),
@@ -153,3 +183,16 @@ def _work(plans: Sequence[ArrayPlan]) -> rates.Work:
         sum(int(plan.raw_sizes.sum()) for plan in plans),
         max((int(plan.raw_sizes.max(initial=0)) for plan in plans), default=0),
     )
+
+
+def _codec_of(plan: ArrayPlan) -> int:
+    """Return the codec that most rows of a plan have; of Blosc the first chunk tells."""
+    names = [step.name for step in plan.asset.pipeline.compression]
+    if names[-1] != "blosc":
+        return USUAL.get(names[-1], Codec.RAW)
+    first, header = int((~plan.missing).argmax()), np.zeros(_FLAGS + 1, np.uint8)
+    if plan.places.sizes[first] < header.size or len(names) > 1:
+        return USUAL["blosc"]
+    key, offset = plan.places.keys[plan.places.objects[first]], int(plan.places.offsets[first])
+    plan.bring([(key, offset, 0, header.size)], header)
+    return _INSIDE_BLOSC.get(int(header[_FLAGS]) >> 5, Codec.BLOSC)

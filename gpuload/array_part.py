@@ -10,31 +10,31 @@ import threading
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gpuload import driver
-from gpuload.array_codecs import (
-    BitUnshuffle,
-    Delta,
-    FixedScaleOffset,
-    PackBits,
-    Skip,
-    Transpose,
-    Unshuffle,
-)
+from gpuload.array_codecs import BitUnshuffle, PackBits, Skip, Transpose, Unshuffle
+from gpuload.array_engines import COPY
 from gpuload.array_load import Batch, failure_of, load_chunk
+from gpuload.array_places import (
+    c_strides,
+    groups_of,
+    is_shuffled,
+    runs_of,
+    starts_of,
+    strides_of,
+    unsupported,
+)
 from gpuload.codecs.base import CorruptChunkError
 from gpuload.engines.base import DeviceBatch, HostBatch, Outcome, Status
 from gpuload.engines.sums import check
 from gpuload.errors import GpuloadError, decompress_error
-from gpuload.filters.device import supported
+from gpuload.filters.plan import decoded_sizes
 from gpuload.report import WindowStats
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from concurrent.futures import ThreadPoolExecutor
 
     import numpy.typing as npt
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from gpuload.array_codecs import Filter
     from gpuload.array_engines import Engines
-    from gpuload.array_plan import ArrayPlan, Part
+    from gpuload.array_plan import Part
     from gpuload.chunks import ChunkTable
     from gpuload.containers.expand import Expanded
     from gpuload.engines.base import Engine, Submission
@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Context", "PartWork", "held_back"]
 
-#: Bytes of a part that one thread reads.
-_READ = 4 << 20
+#: Copies of bytes that go to their places as they are, at most; more are a kernel's.
+_MOST_COPIES = 256
 
 
 @dataclass
@@ -94,12 +94,21 @@ class Context:
 
 @dataclass
 class _Decoding:
-    """Rows that the device decodes."""
+    """Rows that the device decodes, or that are there as they are stored."""
 
     engine: str
     rows: ChunkTable
-    batch: Submission
+    batch: Submission | None
     sums: SumSubmission | None
+
+    def outcome(self) -> tuple[Outcome, npt.NDArray[np.bool_]]:
+        """Return what came of them, once all is done, and whose checksums were computed."""
+        outcome = Outcome.empty(self.rows.size) if self.batch is None else self.batch.wait()
+        done = np.zeros(self.rows.size, np.bool_)
+        if self.sums is not None:
+            computed, done = self.sums.wait()
+            check(self.rows, computed, done, outcome)
+        return outcome, done & (outcome.status == Status.OK)
 
 
 def held_back(station: Station) -> None:
@@ -128,8 +137,10 @@ class PartWork:
         missing = part.plan.missing[part.first : part.last]
         self._missing, self._chunks = chunks[missing], chunks[~missing]
         # At places that kernels read and write the most at once from.
-        work = part.plan.aligned_sizes[self._chunks]
-        self._slots = np.cumsum(work) - work
+        _, first, second = part.plan.memory
+        self._slots = starts_of(first[self._chunks])
+        self._second_slots = starts_of(second[self._chunks])
+        self._placed = part.plan.direct[self._chunks]
         self._decodings: list[_Decoding] = []
         self._filterings: list[FilterSubmission] = []
         self._bad: set[int] = set()
@@ -142,31 +153,28 @@ class PartWork:
         """Read the stored bytes, and submit all work on them."""
         if self._missing.size:
             self._fill(self._missing, self._plan.fill.tobytes())
-        if self._chunks.size and _unsupported(self._plan):
+        if self._chunks.size and unsupported(self._plan):
             for number in range(self._chunks.size):
                 self._repair(number)
         elif self._chunks.size:
             batch = self._read()
             expanded = self._expanded(batch)
             if expanded is not None:
-                self._decode(batch, expanded)
-                places = self._filter(expanded)
-                self._place(places)
+                self._place(self._bring(batch, expanded))
         self._submitted = self._context.stages.now()
 
     def _read(self) -> Batch:
         plan, station = self._plan, self._station
         starts, size = plan.layout(self._chunks)
         stored = station.stored[:size]
-        pieces = _pieces(plan.places.sizes[self._chunks])
         with self._context.stages.measure("read", size):
             tasks = [
-                self._context.readers.submit(plan.read, self._chunks[a:b], starts[a:b], stored)
-                for a, b in pieces
+                self._context.readers.submit(plan.bring, reads, stored)
+                for reads in plan.reads(self._chunks, starts)
             ]
             for task in tasks:
                 task.result()
-        return Batch(plan, self._chunks, stored, starts, station.decoded, self._slots)
+        return Batch(plan, self._chunks, stored, starts, stored, self._slots)
 
     def _expanded(self, batch: Batch) -> Expanded | None:
         """Return the rows of the part; None if a chunk is damaged, and all go chunk by chunk."""
@@ -179,12 +187,59 @@ class PartWork:
                 self._repair(number)
             return None
 
+    def _bring(self, batch: Batch, expanded: Expanded) -> Integers:
+        """Submit the decoding, and the filters; return the address of each chunk's elements."""
+        if self._plan.bare:
+            return self._undo_all(expanded, self._land(batch, expanded))
+        self._decode(batch, expanded)
+        shuffled = is_shuffled(expanded, self._chunks.size)
+        first = self._station.first + self._slots
+        second = self._station.second + self._second_slots
+        places = np.where(shuffled, second, first)
+        places = np.where(self._placed, self._target + self._plan.targets[self._chunks], places)
+        return self._undo_all(expanded, places)
+
+    # --- Chunks that nothing compresses -----------------------------------------------------------
+
+    def _land(self, batch: Batch, expanded: Expanded) -> Integers:
+        """Submit the copies of stored bytes; return the address of each chunk's on the device."""
+        rows, station = expanded.rows, self._station
+        src, sizes = rows["offset"].astype(np.int64), rows["raw_size"].astype(np.int64)
+        summed = self._context.options.verify and rows["checksum_kind"].any()
+        places = self._to_places(src, sizes, skipped_too=bool(summed))
+        if places is None:
+            self._copy(station.landing, station.stored_address, batch.stored.size)
+            places = station.landing + src
+        sums = None
+        if summed:
+            sums = self._context.held.sums.submit(rows, places, places, None, station.stream)
+        self._context.engines.used.add(COPY)
+        self._decodings.append(_Decoding(COPY, rows, None, sums))
+        return places
+
+    def _to_places(self, src: Integers, sizes: Integers, *, skipped_too: bool) -> Integers | None:
+        """Copy chunks straight to where they belong, if they go there as they are stored."""
+        plan, steps = self._plan, self._plan.asset.pipeline.filters
+        skip = sum(step.size for step in steps if isinstance(step, Skip))
+        if plan.undone or not plan.contiguous[self._chunks].all() or (skip and skipped_too):
+            return None
+        dst: Integers = self._target + plan.targets[self._chunks]
+        runs = runs_of(src + skip, dst, sizes - skip)
+        if len(runs) > _MOST_COPIES:
+            return None
+        for of, to, size in runs:
+            self._copy(to, self._station.stored_address + of, size)
+        self._placed = np.ones(self._chunks.size, np.bool_)
+        return dst - skip
+
+    # --- Decoding ---------------------------------------------------------------------------------
+
     def _decode(self, batch: Batch, expanded: Expanded) -> None:
         rows, station = expanded.rows, self._station
         aside = expanded.stored is not batch.stored
-        dst = self._decoded_places(expanded)[rows["asset"]] + (
-            rows["dst_offset"].astype(np.int64) - self._slots[rows["asset"]]
-        )
+        number = rows["asset"].astype(np.int64)
+        within = rows["dst_offset"].astype(np.int64) - self._slots[number]
+        dst = self._decoded_places(expanded)[number] + within
         copied = False
         for engine, which in self._context.engines.split(rows, host=aside):
             if engine is None:
@@ -199,7 +254,7 @@ class PartWork:
     def _decoded_places(self, expanded: Expanded) -> Integers:
         """Return the address that each chunk is decoded to."""
         plan, places = self._plan, self._slots + self._station.first
-        direct = plan.direct[self._chunks] & ~_is_shuffled(expanded, self._chunks.size)
+        direct = self._placed & ~is_shuffled(expanded, self._chunks.size)
         return np.where(direct, self._target + plan.targets[self._chunks], places)
 
     def _copy(self, to: int, of: int, size: int) -> None:
@@ -218,28 +273,27 @@ class PartWork:
         self._decodings.append(_Decoding(engine.name, rows, batch, sums))
 
     def _decode_on_host(self, rows: ChunkTable, dst: Integers, expanded: Expanded) -> None:
+        sizes = rows["raw_size"].astype(np.int64)
+        for first, last in groups_of(sizes, self._station.shape.decoded):
+            if first:
+                # What is copied from there is overwritten next.
+                self._station.sync()
+            some = slice(first, last)
+            self._decode_some_on_host(rows[some], dst[some], expanded)
+
+    def _decode_some_on_host(self, rows: ChunkTable, dst: Integers, expanded: Expanded) -> None:
         context, station = self._context, self._station
-        places = rows["offset"].astype(np.int64), rows["dst_offset"].astype(np.int64)
-        with context.stages.measure("decode", int(rows["raw_size"].sum())):
-            batch = HostBatch(rows, *places, expanded.stored, station.decoded)
+        sizes = rows["raw_size"].astype(np.int64)
+        places = starts_of(sizes)
+        with context.stages.measure("decode", int(sizes.sum())):
+            src = rows["offset"].astype(np.int64)
+            batch = HostBatch(rows, src, places, expanded.stored, station.decoded)
             outcome = context.host.submit(batch).wait()
         self._note(rows, outcome, outcome.status == Status.OK, "host")
-        sizes = rows["raw_size"].astype(np.int64)
-        for first, last in _runs(places[1], dst, sizes):
-            size = int(places[1][last - 1] + sizes[last - 1] - places[1][first])
-            of = station.decoded_address + int(places[1][first])
-            self._copy(int(dst[first]), of, size)
+        for of, to, size in runs_of(places, dst, sizes):
+            self._copy(to, station.decoded_address + of, size)
 
     # --- Filters ----------------------------------------------------------------------------------
-
-    def _filter(self, expanded: Expanded) -> Integers:
-        """Submit the filters; return the address of each chunk's elements."""
-        plan, station = self._plan, self._station
-        shuffled = _is_shuffled(expanded, self._chunks.size)
-        places = np.where(shuffled, station.second, station.first) + self._slots
-        direct = plan.direct[self._chunks]
-        places = np.where(direct, self._target + plan.targets[self._chunks], places)
-        return self._undo_all(expanded, places)
 
     def _undo_all(self, expanded: Expanded, places: Integers) -> Integers:
         plan = self._plan
@@ -249,7 +303,7 @@ class PartWork:
             if isinstance(step, Skip):
                 places, sizes = places + step.size, sizes - step.size
             elif not isinstance(step, Transpose):
-                places, sizes = self._undo(step, places, sizes), _decoded_sizes(step, sizes)
+                places, sizes = self._undo(step, places, sizes), decoded_sizes(step, sizes)
         return places
 
     def _unshuffle(self, expanded: Expanded, places: Integers) -> None:
@@ -268,8 +322,9 @@ class PartWork:
 
     def _undo(self, step: Filter, places: Integers, sizes: Integers) -> Integers:
         station, filters = self._station, self._context.held.filters
-        inside = (places >= station.first) & (places < station.first + self._context.held.size)
-        others: Integers = np.where(inside, station.second, station.first) + self._slots
+        inside = (places >= station.first) & (places < station.first + station.shape.first)
+        first, second = station.first + self._slots, station.second + self._second_slots
+        others: Integers = np.where(inside, second, first)
         decoded = self._plan.raw_sizes[self._chunks] if isinstance(step, PackBits) else None
         submitted = filters.undo(step, places, others, sizes, station.stream, decoded=decoded)
         self._filterings.append(submitted)
@@ -279,9 +334,9 @@ class PartWork:
 
     def _place(self, places: Integers) -> None:
         """Copy the boxes of chunks that are not where they belong."""
-        which = np.flatnonzero(~self._plan.direct[self._chunks])
+        which = np.flatnonzero(~self._placed)
         if which.size:
-            strides = _strides(self._plan)
+            strides = strides_of(self._plan)
             self._copy_boxes(self._chunks[which], places[which], strides)
 
     def _copy_boxes(self, chunks: Integers, places: Integers, strides: Integers) -> None:
@@ -318,12 +373,8 @@ class PartWork:
         """
         self._station.sync()
         for each in self._decodings:
-            outcome = each.batch.wait()
-            done = np.zeros(each.rows.size, np.bool_)
-            if each.sums is not None:
-                computed, done = each.sums.wait()
-                check(each.rows, computed, done, outcome)
-            self._note(each.rows, outcome, done & (outcome.status == Status.OK), "device")
+            outcome, checked = each.outcome()
+            self._note(each.rows, outcome, checked, "device")
         for filtering in self._filterings:
             # On the host a filter says what is wrong.
             self._bad |= set(np.flatnonzero(filtering.wait()).tolist())
@@ -392,59 +443,5 @@ class PartWork:
         station.sync()
         flat = decoded.reshape(-1).view(np.uint8)
         station.decoded[: flat.size] = flat
-        self._copy(station.first, station.decoded_address, flat.size)
-        strides = _c_strides(decoded.shape, self._plan.itemsize)
-        self._copy_boxes(np.array([chunk]), np.array([station.first]), strides)
-
-
-def _pieces(sizes: Integers) -> list[tuple[int, int]]:
-    """Return chunks that one thread reads: about as many bytes each, and at least one chunk."""
-    number = (np.cumsum(sizes) - sizes) // _READ
-    edges = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), sizes.size]
-    return list(pairwise(edges))
-
-
-def _runs(of: Integers, to: Integers, sizes: Integers) -> Iterator[tuple[int, int]]:
-    """Yield rows that one copy takes: both sides go on where the row before ends."""
-    apart = (of[1:] != of[:-1] + sizes[:-1]) | (to[1:] != to[:-1] + sizes[:-1])
-    yield from pairwise([0, *(np.flatnonzero(apart) + 1).tolist(), sizes.size])
-
-
-def _is_shuffled(expanded: Expanded, count: int) -> npt.NDArray[np.bool_]:
-    """Return which of the chunks have blocks that are shuffled."""
-    found = np.zeros(count, np.bool_)
-    found[expanded.shuffled.chunk] = True
-    return found
-
-
-def _unsupported(plan: ArrayPlan) -> str:
-    """Return why the host has to undo the filters of an array; empty if it need not."""
-    filters = plan.asset.pipeline.filters
-    if any(isinstance(step, Transpose) for step in filters[:-1]):
-        return "filters behind a transposition"
-    steps = [step for step in filters if not isinstance(step, Skip | Transpose)]
-    return next((reason for step in steps if (reason := supported(step))), "")
-
-
-def _decoded_sizes(step: Filter, sizes: Integers) -> Integers:
-    """Return how many bytes come out of a filter that so many go into."""
-    if isinstance(step, Delta | FixedScaleOffset):
-        return sizes // step.astype.itemsize * step.dtype.itemsize
-    return (sizes - 1) * 8 if isinstance(step, PackBits) else sizes
-
-
-def _strides(plan: ArrayPlan) -> Integers:
-    """Return the bytes between elements of a decoded chunk along each axis."""
-    shape, filters = plan.asset.chunk_shape, plan.asset.pipeline.filters
-    if not filters or not isinstance(filters[-1], Transpose):
-        return _c_strides(shape, plan.itemsize)
-    order = list(filters[-1].order)
-    strides = np.zeros(len(shape), np.int64)
-    strides[order] = _c_strides(tuple(shape[axis] for axis in order), plan.itemsize)
-    return strides
-
-
-def _c_strides(shape: tuple[int, ...], itemsize: int) -> Integers:
-    behind = np.array([*shape[1:], 1][: len(shape)], np.int64)
-    strides: Integers = itemsize * np.cumprod(behind[::-1])[::-1]
-    return strides
+        strides = c_strides(decoded.shape, self._plan.itemsize)
+        self._copy_boxes(np.array([chunk]), np.array([station.decoded_address]), strides)

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gpuload.array_codecs import Skip, Transpose
 from gpuload.containers.array import Places
 from gpuload.errors import FormatError, MemoryLimitError, UnsupportedCodecError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Sequence
 
     import numpy.typing as npt
 
@@ -24,12 +25,17 @@ if TYPE_CHECKING:
 
     Integers = npt.NDArray[np.int64]
 
+    #: Of an object: its key, where in it something starts, where that goes, and its size.
+    Read = tuple[str, int, int, int]
+
 __all__ = ["ArrayPlan", "Part"]
 
 #: Bytes between two chunks of an object that are read along rather than left out.
 _GAP = 4 << 10
 #: Bytes of a chunk, at most: those of many chunks still add up in 64 bits.
 _LARGEST = 1 << 40
+#: Bytes that one thread reads at once.
+_READ = 4 << 20
 #: What the places of chunks in memory of a device are multiples of.
 _EVEN = 16
 
@@ -134,10 +140,27 @@ class ArrayPlan:
         return int(self.places.sizes[~self.missing].sum())
 
     @property
-    def largest_chunk(self) -> int:
-        """Bytes of the chunk that takes the most, stored or on its way."""
-        stored = int(np.where(self.missing, 0, self.places.sizes).max(initial=0))
-        return max(stored, int(self.aligned_sizes.max(initial=0)))
+    def bare(self) -> bool:
+        """Whether chunks are stored as they are, but for checksums behind them."""
+        return all(step.name == "crc32c" for step in self.asset.pipeline.compression)
+
+    @cached_property
+    def undone(self) -> int:
+        """How many filters have to be undone byte by byte, those of Blosc taken as one."""
+        pipeline = self.asset.pipeline
+        filters = sum(not isinstance(step, Skip | Transpose) for step in pipeline.filters)
+        return filters + any(step.name == "blosc" for step in pipeline.compression)
+
+    @cached_property
+    def memory(self) -> tuple[Integers, Integers, Integers]:
+        """Bytes of each chunk on a device: stored, and before and behind a filter."""
+        there = ~self.missing
+        stored = np.where(there, self.places.sizes + _gaps(self.places, _all(there.size)), 0)
+        work = np.where(there, self.aligned_sizes, 0)
+        pieces = self.undone + (not self.bare)
+        first = work if pieces else np.zeros_like(work)
+        second = np.where(self.direct, 0, work) if pieces > 1 else np.zeros_like(work)
+        return stored, first, second
 
     def _order_as_stored(self) -> None:
         """Put chunks in the order of their bytes: those of a shard need not be in the grid's."""
@@ -210,16 +233,28 @@ class ArrayPlan:
         return filled
 
     @cached_property
-    def direct(self) -> npt.NDArray[np.bool_]:
-        """Which chunks are decoded straight to where they go in the result, shape (n,)."""
+    def contiguous(self) -> npt.NDArray[np.bool_]:
+        """Which chunks go to the result whole, and one element behind the other, shape (n,)."""
         boxes, firsts = self.boxes, self.first
         alone = self.last - firsts == 1
-        if self.asset.pipeline.filters or not alone.any():
+        if self.undone_order or not alone.any():
             return np.zeros(firsts.size, np.bool_)
         whole = boxes.contiguous(self.asset.chunk_shape)[firsts]
         size = boxes.extent[firsts].prod(axis=1) * self.itemsize
         found: npt.NDArray[np.bool_] = alone & whole & (size == self.raw_sizes)
         return found
+
+    @property
+    def undone_order(self) -> bool:
+        """Whether the axes of chunks are stored in another order."""
+        return any(isinstance(step, Transpose) for step in self.asset.pipeline.filters)
+
+    @cached_property
+    def direct(self) -> npt.NDArray[np.bool_]:
+        """Which chunks are decoded straight to where they go in the result, shape (n,)."""
+        if self.asset.pipeline.filters:
+            return np.zeros(self.first.size, np.bool_)
+        return self.contiguous
 
     @cached_property
     def targets(self) -> Integers:
@@ -258,12 +293,33 @@ class ArrayPlan:
         buffer : ndarray of uint8
             Where to.
         """
-        view = memoryview(buffer)
-        for first, last in self._runs(chunks):
-            one, other = int(chunks[first]), int(chunks[last - 1])
-            begin, end = int(starts[first]), int(starts[last - 1] + self.places.sizes[other])
-            key = self.places.keys[int(self.places.objects[one])]
-            self.store.readinto(key, int(self.places.offsets[one]), view[begin:end])
+        for reads in self.reads(chunks, starts):
+            self.bring(reads, buffer)
+
+    def bring(self, reads: Sequence[Read], buffer: npt.NDArray[np.uint8]) -> None:
+        """Do some of the reads that `reads` has told."""
+        view, readinto = memoryview(buffer), self.store.readinto
+        for key, offset, place, size in reads:
+            readinto(key, offset, view[place : place + size])
+
+    def reads(self, chunks: Integers, starts: Integers) -> list[list[Read]]:
+        """Return what to read for stored chunks, in lists of about as many bytes; see `read`."""
+        if not chunks.size:
+            return []
+        places, which = self.places, self._runs(chunks)
+        first, last = chunks[which[:-1]], chunks[which[1:] - 1]
+        place = starts[which[:-1]]
+        size = starts[which[1:] - 1] + places.sizes[last] - place
+        pieces = np.maximum(1, -(-size // _READ))
+        owner = np.repeat(np.arange(size.size), pieces)
+        skip = (np.arange(owner.size) - np.repeat(np.cumsum(pieces) - pieces, pieces)) * _READ
+        keys = [places.keys[number] for number in places.objects[first][owner].tolist()]
+        columns = places.offsets[first][owner] + skip, place[owner] + skip
+        sizes = np.minimum(size[owner] - skip, _READ)
+        found = list(zip(keys, *(each.tolist() for each in (*columns, sizes)), strict=True))
+        list_of = (np.cumsum(sizes) - sizes) // _READ
+        edges = [0, *(np.flatnonzero(np.diff(list_of)) + 1).tolist(), len(found)]
+        return [found[one:other] for one, other in pairwise(edges)]
 
     def layout(self, chunks: Integers) -> tuple[Integers, int]:
         """Return where stored chunks go in a buffer that they are read to, and its size."""
@@ -271,26 +327,43 @@ class ArrayPlan:
         starts = np.cumsum(sizes + gaps) - sizes
         return starts, int(starts[-1] + sizes[-1]) if chunks.size else 0
 
-    def _runs(self, chunks: Integers) -> Iterator[tuple[int, int]]:
-        """Yield chunks that one read brings."""
+    def _runs(self, chunks: Integers) -> Integers:
+        """Return the edges of runs of chunks that one read brings."""
         places = self.places
         joined = _joined(places.objects[chunks], places.offsets[chunks], places.sizes[chunks])
-        edges = [0, *(np.flatnonzero(~joined) + 1).tolist(), chunks.size]
-        yield from pairwise(edges)
+        return np.concatenate([[0], np.flatnonzero(~joined) + 1, [chunks.size]])
 
     def parts(self, most: int) -> list[Part]:
         """Return parts of at most `most` stored and decoded bytes, or of one chunk."""
-        gaps = _gaps(self.places, np.arange(self.missing.size))
+        gaps = _gaps(self.places, _all(self.missing.size))
         taken = self.places.sizes + gaps + self.aligned_sizes
-        sizes = np.where(self.missing, 1, taken)
-        ends = np.cumsum(sizes)
+        return self.cut([(np.where(self.missing, 1, taken), most)])
+
+    def cut(self, limits: Sequence[tuple[Integers, int]]) -> list[Part]:
+        """Return parts of one chunk, or of more that stay within limits.
+
+        Parameters
+        ----------
+        limits : sequence of tuple of (ndarray of int64, int)
+            What each chunk takes of something, shape (n,), and the most that a part may.
+        """
+        ends = [(np.cumsum(sizes), most) for sizes, most in limits]
         parts, first = [], 0
-        while first < ends.size:
-            begun = int(ends[first - 1]) if first else 0
-            last = max(first + 1, int(np.searchsorted(ends, begun + most, "right")))
+        while first < self.missing.size:
+            last = max(first + 1, min(_reached(end, first, most) for end, most in ends))
             parts.append(Part(self, first, last))
             first = last
         return parts
+
+
+def _reached(ends: Integers, first: int, most: int) -> int:
+    """Return up to where sizes, of which these are the sums, stay within a limit."""
+    begun = int(ends[first - 1]) if first else 0
+    return int(np.searchsorted(ends, begun + most, "right"))
+
+
+def _all(count: int) -> Integers:
+    return np.arange(count)
 
 
 def _gaps(places: Places, chunks: Integers) -> Integers:

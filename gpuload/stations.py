@@ -21,16 +21,19 @@ from gpuload.kept import Kept
 from gpuload.memory import device_memory, host_view, run_all, staging_memory
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from cuda.core import Buffer, Event, MemoryResource, Stream
 
+    from gpuload.array_shape import Shape
+    from gpuload.codecs.base import Bytes
     from gpuload.engines.base import DeviceBatch, Engine
 
 __all__ = ["Station", "Stations", "release", "stations"]
 
 #: Stations are kept for as many shapes.
 _KEPT = 1
+_PAGE = 4096
 #: The number of the memory that holds an element instead of decoded sizes.
 _ELEMENT = -1
 
@@ -42,8 +45,8 @@ class Station:
     ----------
     device_id : int
         The device, which is current.
-    size : int
-        Bytes of each of its pieces of memory.
+    shape : Shape
+        Bytes of its pieces of memory.
     host, memory : MemoryResource
         What the host writes and the device reads, and what is on the device.
 
@@ -51,34 +54,62 @@ class Station:
     ----------
     stream : Stream
         What all of its work is ordered on.
-    stored, decoded : ndarray of uint8
-        Pinned memory for stored bytes, and for what the host decodes.
+    stored : ndarray of uint8
+        Pinned memory for stored bytes.
     landing, first, second : int
         Addresses on the device: of stored bytes, and of decoded ones before and behind a filter.
     """
 
     def __init__(
-        self, device_id: int, size: int, host: MemoryResource, memory: MemoryResource
+        self, device_id: int, shape: Shape, host: MemoryResource, memory: MemoryResource
     ) -> None:
-        self._device_id, self._host = device_id, host
+        self.shape = shape
+        self._host = host
         self._actual: dict[int, Buffer] = {}
+        self._decoded: Buffer | None = None
         with ExitStack() as undo:
             with driver.calling("cuStreamCreateWithPriority", "a part of an array"):
                 self.stream: Stream = driver.shield(driver.device(device_id).create_stream())
             undo.callback(self.stream.close)
-            staged = [self._allocate(host, size, undo) for _ in range(2)]
-            self.stored, self.decoded = (host_view(each) for each in staged)
-            self.stored_address, self.decoded_address = (int(each.handle) for each in staged)
+            staged = self._allocate(host, shape.stored)
+            undo.callback(staged.close)
+            self.stored, self.stored_address = host_view(staged), int(staged.handle)
             self.landing, self.first, self.second = (
-                int(self._allocate(memory, size, undo).handle) for _ in range(3)
+                self._on_device(memory, size, undo)
+                for size in (shape.landing, shape.first, shape.second)
             )
             self._undo = undo.pop_all()
 
-    def _allocate(self, memory: MemoryResource, size: int, undo: ExitStack) -> Buffer:
-        with driver.calling("cuMemCreate", f"{size} bytes for a part of an array"):
-            buffer = driver.shield(memory.allocate(size, stream=self.stream))
+    def _on_device(self, memory: MemoryResource, size: int, undo: ExitStack) -> int:
+        if not size:
+            return 0
+        buffer = self._allocate(memory, size)
         undo.callback(buffer.close)
-        return buffer
+        return int(buffer.handle)
+
+    def _allocate(self, memory: MemoryResource, size: int) -> Buffer:
+        with driver.calling("cuMemCreate", f"{size} bytes for a part of an array"):
+            return driver.shield(memory.allocate(max(size, _PAGE), stream=self.stream))
+
+    @property
+    def decoded(self) -> Bytes:
+        """Pinned memory for what the host decodes; it is there once somebody asks."""
+        return host_view(self._decoded_buffer())
+
+    @property
+    def decoded_address(self) -> int:
+        """Its address, for the host and the device alike."""
+        return int(self._decoded_buffer().handle)
+
+    def _decoded_buffer(self) -> Buffer:
+        if self._decoded is None:
+            self._decoded = self._allocate(self._host, self.shape.decoded)
+        return self._decoded
+
+    @property
+    def on_host(self) -> int:
+        """Bytes of pinned memory."""
+        return self.shape.stored + (self.shape.decoded if self._decoded is not None else 0)
 
     def actual(self, count: int, number: int) -> Buffer:
         """Return memory for `count` decoded sizes, which the device writes and the host reads.
@@ -120,7 +151,8 @@ class Station:
 
     def close(self) -> None:
         """Wait for all work, and free everything."""
-        run_all([self.sync, *(each.close for each in self._actual.values()), self._undo.close])
+        pinned = [*self._actual.values(), *([self._decoded] if self._decoded is not None else [])]
+        run_all([self.sync, *(each.close for each in pinned), self._undo.close])
 
 
 class Stations:
@@ -130,12 +162,12 @@ class Stations:
     ----------
     device_id : int
         The device, which is current.
-    count, size : int
-        How many, and the bytes of each piece of memory.
+    shape : Shape
+        How many, and the bytes of their pieces of memory.
     """
 
-    def __init__(self, device_id: int, count: int, size: int) -> None:
-        self.device_id, self.count, self.size = device_id, count, size
+    def __init__(self, device_id: int, shape: Shape) -> None:
+        self.device_id, self.shape = device_id, shape
         self._engines: dict[tuple[str, int], Engine[DeviceBatch]] = {}
         self._lock = threading.Lock()
         with ExitStack() as undo:
@@ -143,8 +175,8 @@ class Stations:
             memory = device_memory(device_id, undo)
             self.all: list[Station] = []
             undo.callback(lambda: run_all(station.close for station in self.all))
-            for _ in range(count):
-                self.all.append(Station(device_id, size, host, memory))
+            for _ in range(shape.count):
+                self.all.append(Station(device_id, shape, host, memory))
             self.sums, self.filters = DeviceSums(device_id), DeviceFilters(device_id)
             undo.callback(lambda: run_all([self.sums.close, self.filters.close]))
             undo.callback(lambda: run_all(each.close for each in self._engines.values()))
@@ -153,12 +185,12 @@ class Stations:
     @property
     def on_host(self) -> int:
         """Bytes of pinned memory."""
-        return 2 * self.count * self.size
+        return sum(station.on_host for station in self.all)
 
-    @property
-    def on_device(self) -> int:
-        """Bytes on the device."""
-        return 3 * self.count * self.size
+    def on_device(self, engines: Iterable[str]) -> int:
+        """Return the bytes on the device, where these engines have decoded."""
+        scratch = self.shape.scratch * self.shape.count if "nvcomp" in engines else 0
+        return self.shape.on_device - self.shape.scratch * self.shape.count + scratch
 
     def engine(self, name: str, scratch_limit: int) -> Engine[DeviceBatch]:
         """Return an engine by its name."""
@@ -179,21 +211,30 @@ _kept: Kept[Stations] = Kept(_KEPT)
 
 
 @contextmanager
-def stations(device_id: int, count: int, size: int) -> Iterator[Stations]:
+def stations(device_id: int, shape: Shape, most: tuple[int, int]) -> Iterator[Stations]:
     """Lend stations; those that an error went through are not used again.
 
     Parameters
     ----------
-    device_id, count, size : int
-        See `Stations`.
+    device_id : int
+        The device, which is current.
+    shape : Shape
+        What is needed; what is lent may have more.
+    most : tuple of (int, int)
+        Bytes that they may take on the host, and on the device.
     """
     driver.claim()
-    wanted = device_id, count, size
-    held = _kept.take(lambda each: (each.device_id, each.count, each.size) == wanted)
+
+    def fits(held: Stations) -> bool:
+        enough = held.shape.has_room_for(shape)
+        small = held.shape.on_host <= most[0] and held.shape.on_device <= most[1]
+        return held.device_id == device_id and enough and small
+
+    held = _kept.take(fits)
     if held is None:
         # Two sets at a time would be more than `memory_limit`.
         _kept.release()
-        held = Stations(*wanted)
+        held = Stations(device_id, shape)
     with _kept.lend(held):
         yield held
 
