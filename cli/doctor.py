@@ -22,6 +22,10 @@ _EXTRAS = (
     ("fsspec", "remote", "reading URLs"),
     ("aiohttp", "remote", "reading http and https URLs"),
     ("rapidgzip", "gzip", "one-member gzip files on several threads"),
+    ("zarr", "zarr", "metadata of Zarr arrays"),
+    ("numcodecs", "zarr", "codecs of Zarr arrays that gpuload leaves to zarr-python"),
+    ("ml_dtypes", "arrays", "bfloat16 and fp8 elements"),
+    ("matplotlib", "plot", "plots of benchmarks"),
 )
 
 

@@ -106,6 +106,8 @@ class DeviceArray(Array):
         return f"cuda:{self._device_id}"
 
     def __len__(self) -> int:
+        if not self._shape:
+            raise TypeError("an array of no axes has no length")
         return self._shape[0]
 
     def parts(self, starts: list[int], sizes: list[int]) -> list[DeviceArray]:

@@ -128,6 +128,25 @@ def test_damage(group):
         assert (found[:16] == DATA[:16]).all()
 
 
+LOADS = {
+    "load": lambda container: container.load("known"),
+    "load_many": lambda container: container.load_many({"known": ...}),
+    "array[...]": lambda container: container["known"][...],
+    "array.load": lambda container: container["known"].load(),
+}
+
+
+@pytest.mark.parametrize("name", LOADS)
+def test_warnings_are_of_the_callers_line(group, name):
+    file = group / "known" / "1.1"
+    file.write_bytes(file.read_bytes()[:-9])
+    with gpuload.open(group, on_error="skip", **HOST) as container:
+        with pytest.warns(gpuload.errors.FormatWarning, match="chunk 4") as record:
+            LOADS[name](container)
+        (line,) = {warning.lineno for warning in record}
+        assert (record[0].filename, line) == (__file__, LOADS[name].__code__.co_firstlineno)
+
+
 def test_several_at_once(npz):
     with gpuload.open(npz, **HOST) as container:
         found = container.load_many({"c": (0, ...), "a": slice(2, 4), "b": ...})

@@ -6,8 +6,10 @@ import dataclasses
 import importlib.metadata
 import json
 import platform
+import re
+import tomllib
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
 
 import pytest
 from gpuload_cli import doctor
@@ -19,8 +21,7 @@ from gpuload.engines import nvcomp_library
 from gpuload.errors import DriverError, MemoryLimitError
 from gpuload.kernels import compiler, nvrtc
 
-if TYPE_CHECKING:
-    from pathlib import Path
+ROOT = Path(__file__).parents[2]
 
 needs_nvrtc = pytest.mark.skipif(bool(compiler.unavailable()), reason=compiler.unavailable())
 
@@ -115,7 +116,31 @@ def test_nvcomp_that_does_not_fit(run, monkeypatch) -> None:
 
 def test_extras_are_those_that_something_uses(run) -> None:
     record = json.loads(run("doctor", "--json").stdout)
-    assert [part["name"] for part in record["extras"]] == ["fsspec", "aiohttp", "rapidgzip"]
+    names = "fsspec aiohttp rapidgzip zarr numcodecs ml_dtypes matplotlib"
+    assert [part["name"] for part in record["extras"]] == names.split()
+
+
+def test_extras_are_those_of_the_project(run, monkeypatch) -> None:
+    """What is missing is installed with the extra that names it, or one that needs it."""
+    monkeypatch.setattr(doctor, "_version", lambda *_: None)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    for part in json.loads(run("doctor", "--json").stdout)["extras"]:
+        assert part["purpose"]
+        extra = part["install"].removeprefix("pip install 'gpuload[").removesuffix("]'")
+        brought = {re.split("[<>=]", each)[0] for each in extras[extra]}
+        # zarr needs numcodecs.
+        assert {part["name"], "zarr" if part["name"] == "numcodecs" else ""} & brought
+
+
+def test_extras_that_are_installed(run) -> None:
+    shown = section(run("doctor").stdout, "extras")
+    for name in ("zarr", "numcodecs", "ml_dtypes"):
+        try:
+            version = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            version = "not found"
+        assert shown[name].startswith(version)
 
 
 def test_no_driver(monkeypatch) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gpuload
-from gpuload import array_part, driver, stations
+from gpuload import array_part, box_parts, driver, stations
 from gpuload.device_array import close_pools
 from gpuload.engines import rates
 from gpuload.errors import (
@@ -174,6 +174,40 @@ def test_into_memory_of_the_caller(tmp_path):
                 container.load(None, slice(3), out=out, stream=stream)
         assert read(address, data.nbytes, stream) == data.tobytes()
     stream.close()
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn"])
+def test_into_an_array_of_a_type_of_ml_dtypes(tmp_path, name):
+    ml_dtypes = pytest.importorskip("ml_dtypes", reason="ml_dtypes is not installed")
+    numpy = pytest.importorskip("safetensors.numpy", reason="safetensors is not installed")
+    first, second = (np.arange(12).astype(getattr(ml_dtypes, name)) * sign for sign in (1, -1))
+    whole = np.arange(12, dtype="u2" if name == "bfloat16" else "u1")
+    path = tmp_path / "x.safetensors"
+    numpy.save_file({"a": first, "b": second, "c": whole}, path)
+    with gpuload.open(path, **SMALL) as container:
+        out = container.load("a", device=0)
+        loaded = container.load("b", out=out)
+        assert loaded.dtype == out.dtype == first.dtype
+        assert out.to_host().tobytes() == loaded.to_host().tobytes() == second.tobytes()
+        for wrong in ("c", "a"):
+            other = container.load(wrong, device=0)
+            other._dtype = np.dtype(f"V{first.itemsize}") if wrong == "a" else other.dtype
+            with pytest.raises(ValueError, match="out has elements of type"):
+                container.load("b", out=other)
+        with pytest.raises(ValueError, match=r"out has the shape \(12,\)"):
+            container.load("b", slice(3), out=out)
+
+
+def test_millions_of_points(tmp_path, monkeypatch):
+    """Their boxes are made part by part."""
+    monkeypatch.setattr(box_parts, "_LISTED", 64)
+    data = field((300, 300))
+    path = stored(tmp_path / "a.zarr", data, (50, 40), zarr_format=2, compressors=numcodecs.LZ4())
+    mask = RNG.random(data.shape) < 0.5
+    places = tuple(RNG.integers(0, 300, (2, 40_000)))
+    for index in (mask, places, (mask[0], slice(None, None, 3)), (slice(9, 2, -1), mask[1])):
+        found, _ = loaded(path, index)
+        assert (found == data[index]).all()
 
 
 def damage(path, name):

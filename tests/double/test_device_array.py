@@ -123,6 +123,14 @@ def test_no_bytes():
     taken.release()
 
 
+def test_an_array_of_no_axes_has_no_length(stream):
+    array = DeviceArray(0, (), np.dtype("f4"), device_id=0, stream=stream, owner=None)
+    with pytest.raises(TypeError, match="no length"):
+        len(array)
+    with pytest.raises(TypeError):
+        len(np.zeros(()))
+
+
 def test_other_element_types(stream):
     owner = allocate(24, 0, stream)
     array = DeviceArray(
