@@ -23,7 +23,7 @@ _EXTRAS = (
     ("aiohttp", "remote", "reading http and https URLs"),
     ("rapidgzip", "gzip", "one-member gzip files on several threads"),
     ("zarr", "zarr", "metadata of Zarr arrays"),
-    ("numcodecs", "zarr", "codecs of Zarr arrays that gpuload leaves to zarr-python"),
+    ("numcodecs", "zarr", "whole Blosc chunks, and codecs that are left to zarr-python"),
     ("ml_dtypes", "arrays", "bfloat16 and fp8 elements"),
     ("matplotlib", "plot", "plots of benchmarks"),
 )

@@ -59,6 +59,11 @@ class Selected:
         """Bytes of the result."""
         return prod(self.selection.shape) * self.dtype.itemsize
 
+    @property
+    def chunk_shape(self) -> tuple[int, ...]:
+        """Elements of a chunk along each axis."""
+        return (self.foreign or self.asset).chunk_shape
+
 
 def check_size(selected: Sequence[Selected], options: Options, *, new: bool) -> None:
     """Refuse what is too large, before anything is made for it.
@@ -93,9 +98,7 @@ def check_size(selected: Sequence[Selected], options: Options, *, new: bool) -> 
         )
 
 
-def list_chunks(
-    selected: Selected, chunk_shape: tuple[int, ...], options: Options, *, new: bool
-) -> None:
+def list_chunks(selected: Selected, options: Options, *, new: bool) -> None:
     """Find the chunks that are needed.
 
     The list of them is scratch memory. That of points, which the caller has listed, too, may take
@@ -105,8 +108,6 @@ def list_chunks(
     ----------
     selected : Selected
         What is selected; its chunks are kept there.
-    chunk_shape : tuple of int
-        Elements of a chunk along each axis.
     options : Options
         `memory_limit` matters here.
     new : bool
@@ -134,7 +135,7 @@ def list_chunks(
                 f"is all memory that there is for it; select less of it at a time"
             )
 
-    selected.selection.boxes(chunk_shape, check)
+    selected.selection.boxes(selected.chunk_shape, check)
 
 
 def on_host(out: Any, selected: Selected) -> npt.NDArray[Any]:

@@ -195,7 +195,8 @@ class ArrayContainer(Mapping[str, LazyArray]):
             The array; may be left out if there is one only.
         index : optional
             What of it, as NumPy's indexing takes it: integers, slices, Ellipsis, None, boolean and
-            integer arrays, and tuples of these. Only the chunks that are needed are read.
+            integer arrays, and tuples of these. Only the chunks that are needed are read. Points
+            that arrays choose are listed: up to 64 bytes each, also beyond `memory_limit`.
         out : array, optional
             Contiguous memory of the array's element type and the selection's shape to load into, on
             the host or (with ``__cuda_array_interface__``) on a device.
@@ -288,7 +289,7 @@ class ArrayContainer(Mapping[str, LazyArray]):
             As `load` does.
         """
         self._check_open()
-        plan = self._plan(self._selected(self._asset(name), ...), new=False)
+        plan = self._plan(self._known(self._asset(name), ...), new=False)
         return plan.stored_size, plan.raw_sizes.size, int(plan.missing.sum())
 
     def verify(self, *, progress: Progress | None = None) -> Report:
@@ -324,7 +325,7 @@ class ArrayContainer(Mapping[str, LazyArray]):
         try:
             whole = self._selected(asset, ...)
             if whole.foreign is not None:
-                return whole.foreign.load(whole.selection, None, self._options, Watch())
+                return self._load_foreign(whole, None, Watch(), new=False)
             return array_load.verify(self._plan(whole, new=False), self._options)
         except FormatError as error:
             failure = ChunkFailure(self.name, asset.name, 0, 0, 0, None, None, str(error))
@@ -364,9 +365,11 @@ class ArrayContainer(Mapping[str, LazyArray]):
         pairs = [(each, result.reshape(-1)) for each, result in zip(selected, results, strict=True)]
         plans = [(self._plan(each, new=new), flat) for each, flat in pairs if each.foreign is None]
         reports = [array_load.load(plans, self._options, watch)] if plans or not pairs else []
-        for each, flat in pairs:
-            if each.foreign is not None:
-                reports.append(each.foreign.load(each.selection, flat, self._options, watch))
+        reports += [
+            self._load_foreign(each, flat, watch, new=new)
+            for each, flat in pairs
+            if each.foreign is not None
+        ]
         report = reports[0] if len(reports) == 1 else joined(reports)
         report.engine = ", ".join(sorted({each.engine for each in reports}))
         return report
@@ -390,16 +393,23 @@ class ArrayContainer(Mapping[str, LazyArray]):
         return list(arrays)
 
     def _selected(self, asset: ArrayAsset, index: Any) -> Selected:
-        name = f"{self.name}: {asset.name}" if asset.name else self.name
-        if self._is_left_to_zarr(asset):
-            from gpuload.array_foreign import ForeignArray
+        if not self._is_left_to_zarr(asset):
+            return self._known(asset, index)
+        from gpuload.array_foreign import ForeignArray
 
-            foreign = ForeignArray(self._index.store, asset.name, name)
-            selection = Selection(index, foreign.shape)
-            return Selected(name, foreign.dtype, selection, asset, foreign)
+        name = self._name_of(asset)
+        foreign = ForeignArray(self._index.store, asset.name, name)
+        return Selected(name, foreign.dtype, Selection(index, foreign.shape), asset, foreign)
+
+    def _known(self, asset: ArrayAsset, index: Any) -> Selected:
+        """Return a selection that gpuload itself loads."""
         if asset.error:
-            raise UnsupportedCodecError(asset.error, source=name)
-        return Selected(name, asset.dtype, Selection(index, asset.lengths), asset)
+            raise UnsupportedCodecError(asset.error, source=self._name_of(asset))
+        selection = Selection(index, asset.lengths)
+        return Selected(self._name_of(asset), asset.dtype, selection, asset)
+
+    def _name_of(self, asset: ArrayAsset) -> str:
+        return f"{self.name}: {asset.name}" if asset.name else self.name
 
     def _is_left_to_zarr(self, asset: ArrayAsset) -> bool:
         """Return whether zarr-python is to decode an array."""
@@ -411,9 +421,15 @@ class ArrayContainer(Mapping[str, LazyArray]):
 
     def _plan(self, selected: Selected, *, new: bool) -> ArrayPlan:
         """Return the plan for a selection, for which maybe host memory is taken."""
-        asset, store, selection = selected.asset, self._index.store, selected.selection
-        list_chunks(selected, asset.chunk_shape, self._options, new=new)
-        return ArrayPlan(asset, store, selection, self._options.missing)
+        list_chunks(selected, self._options, new=new)
+        return ArrayPlan(
+            selected.asset, self._index.store, selected.selection, self._options.missing
+        )
+
+    def _load_foreign(self, selected: Selected, out: Any, watch: Watch, *, new: bool) -> Report:
+        assert selected.foreign is not None
+        list_chunks(selected, self._options, new=new)
+        return selected.foreign.load(selected.selection, out, self._options, watch)
 
     def _asset(self, name: str | None) -> ArrayAsset:
         if name is None and len(self.assets) == 1:

@@ -43,6 +43,8 @@ class ForeignArray:
         Elements along each axis.
     dtype : numpy.dtype
         Of the elements, in the byte order of the host.
+    chunk_shape : tuple of int
+        Elements of what is read at once, along each axis.
 
     Raises
     ------
@@ -54,6 +56,7 @@ class ForeignArray:
         self._array, self._name = zarr_array(store, path), name
         self.shape: tuple[int, ...] = self._array.shape
         self.dtype: np.dtype[Any] = self._array.dtype.newbyteorder("=")
+        self.chunk_shape = stored_shape(self._array)
 
     def load(
         self, selection: Selection, out: npt.NDArray[Any] | None, options: Options, watch: Watch
@@ -92,7 +95,7 @@ class ForeignArray:
         )
 
     def _threads(self, options: Options) -> int:
-        size = prod(stored_shape(self._array)) * self.dtype.itemsize
+        size = prod(self.chunk_shape) * self.dtype.itemsize
         if size > options.memory_limit:
             raise MemoryLimitError(
                 f"{self._name}: a chunk decodes to {size} bytes, memory_limit is "

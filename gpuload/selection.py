@@ -232,6 +232,9 @@ class Selection:
 
     def _places(self) -> Iterator[Integers]:
         """Yield the places of the points along their axes, some points at a time."""
+        if len(self._points) == 1 and _is_boolean(self._points[0].array) and self._points[0].axes:
+            yield from _places_of(self._points[0].array)
+            return
         count, found = prod(self._broadcast), [each.found() for each in self._points]
         for first in range(0, count, _AT_ONCE):
             numbers = np.arange(first, min(first + _AT_ONCE, count))
@@ -353,6 +356,15 @@ def _points(array: npt.NDArray[Any], axis: int) -> _Points:
         return _Points(array.astype(np.int64, copy=False), range(axis, axis + 1), array.shape)
     axes = range(axis, axis + array.ndim)
     return _Points(array, axes, (int(np.count_nonzero(array)),))
+
+
+def _places_of(mask: npt.NDArray[np.bool_]) -> Iterator[Integers]:
+    """Yield the places of what is true, some at a time."""
+    flat = mask.reshape(-1)
+    for first in range(0, flat.size, _AT_ONCE):
+        found = np.flatnonzero(flat[first : first + _AT_ONCE]) + first
+        if found.size:
+            yield np.array(np.unravel_index(found, mask.shape), np.int64)
 
 
 def _check_masks(items: list[Any], shape: tuple[int, ...]) -> None:

@@ -207,3 +207,21 @@ def test_pickles_are_never_loaded(tmp_path):
     )
     with gpuload.open(tmp_path / "g", **HOST) as container, pytest.raises(GpuloadError):
         container.load("text")
+
+
+def test_stored_chunks_are_not_asked_of_others(group):
+    with gpuload.open(group, **HOST) as container:
+        assert container.stored("known")[1:] == (12, 0)
+        with pytest.raises(UnsupportedCodecError, match="lzma"):
+            container.stored("other")
+
+
+def test_more_chunks_than_there_is_memory_for(tmp_path):
+    path = tmp_path / "a.zarr"
+    settings = {"shape": (1 << 40,), "chunks": (1,), "dtype": "u1", "zarr_format": 2}
+    zarr.create_array(str(path), compressors=numcodecs.LZMA(), **settings)
+    with gpuload.open(path, **HOST) as container:
+        with pytest.raises(MemoryLimitError, match=f"list of the {1 << 22} chunks"):
+            container[""][: 1 << 22]
+        assert "list of the" in container.verify().unchecked[""]
+        assert not np.asarray(container[""][7:9]).any()

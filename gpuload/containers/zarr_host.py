@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -112,7 +114,8 @@ def load_with_zarr(
 
 def stored_shape(array: Any) -> tuple[int, ...]:
     """Return the shape of what zarr-python reads at once: of shards where there are any."""
-    shape: tuple[int, ...] = array.shards or array.chunks
+    with _told(array):
+        shape: tuple[int, ...] = array.shards or array.chunks
     return shape
 
 
@@ -146,21 +149,27 @@ def decode(
     OSError, GpuloadError
         As reading does.
     """
-    with _told(array):
-        shape = stored_shape(array)
+    shape = stored_shape(array)
     boxes = selection.boxes(shape)
     chunks, edges = boxes.of_chunks()
+    numbers, stopped = iter(range(chunks.shape[0])), threading.Event()
 
-    def work(number: int) -> None:
-        if check is not None:
-            check()
-        decoded = _chunk(array, chunks[number].tolist(), shape)
-        if out is not None:
-            boxes.copy(int(edges[number]), int(edges[number + 1]), decoded, out)
+    def work(_: int) -> None:
+        for number in takewhile(lambda _: not stopped.is_set(), numbers):
+            if check is not None:
+                check()
+            decoded = _chunk(array, chunks[number].tolist(), shape)
+            if out is not None:
+                boxes.copy(int(edges[number]), int(edges[number + 1]), decoded, out)
 
-    with quiet(), ThreadPoolExecutor(threads, "gpuload-zarr") as pool:
-        for _ in pool.map(work, range(chunks.shape[0])):
-            pass
+    with ThreadPoolExecutor(threads, "gpuload-zarr") as pool:
+        workers = [pool.submit(work, number) for number in range(threads)]
+        try:
+            wait(workers, return_when=FIRST_EXCEPTION)
+        finally:
+            stopped.set()
+        for worker in workers:
+            worker.result()
     return int(chunks.shape[0])
 
 
