@@ -14,8 +14,10 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from gpuload import driver
+from gpuload.array_copies import CopyPart, CopyWork, are_copied, copy_parts, copy_shape
 from gpuload.array_engines import Engines
 from gpuload.array_part import Context, PartWork, held_back
+from gpuload.array_plan import Part
 from gpuload.array_shape import Limits, parts_of, shape_of
 from gpuload.device_array import DeviceArray, allocate
 from gpuload.engines.host import HostEngine
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
 
     from cuda.core import Buffer, Stream
 
-    from gpuload.array_plan import ArrayPlan, Part
+    from gpuload.array_plan import ArrayPlan
     from gpuload.destination import Destination
     from gpuload.options import Options
     from gpuload.stations import Station, Stations
@@ -83,8 +85,10 @@ def load(
         start = to.start(ordered)
         engines = Engines(options, to.device_id, plans)
         limits = _limits(options, to.device_id, engines)
-        with stations(to.device_id, shape_of(plans, limits), (limits.host, limits.device)) as held:
-            run = _Run(plans, targets, held, engines, options, watch)
+        copied = are_copied(plans, options)
+        shape = copy_shape(options) if copied else shape_of(plans, limits)
+        with stations(to.device_id, shape, (limits.host, limits.device)) as held:
+            run = _Run(plans, targets, held, engines, options, watch, copied=copied)
             run.context.start = start
             report = _whole(run, watch)
             with driver.calling("cuStreamWaitEvent", "the end of a load"):
@@ -157,10 +161,17 @@ class _Run:
         engines: Engines,
         options: Options,
         watch: Watch,
+        *,
+        copied: bool,
     ) -> None:
         self._held, self._options, self._watch = held, options, watch
         self._stopped = False
-        self._parts: list[Part] = [part for plan in plans for part in parts_of(plan, held.shape)]
+        self._parts: list[Part | CopyPart] = []
+        for plan, target in zip(plans, targets, strict=True):
+            if copied:
+                self._parts += copy_parts(plan, target, held.shape.stored)
+            else:
+                self._parts += parts_of(plan, held.shape)
         engines.start(held)
         self.report = Report(
             stored_size=sum(plan.stored_size for plan in plans),
@@ -210,7 +221,7 @@ class _Run:
 
     def _work(self, station: Station, numbers: Iterator[int]) -> None:
         """Take parts until there are none left."""
-        before: PartWork | None = None
+        before: PartWork | CopyWork | None = None
         try:
             with driver.on_device(self._held.device_id):
                 if self.context.start is not None:
@@ -219,7 +230,7 @@ class _Run:
                     self._watch.check()
                     if before is not None:
                         before.settle()
-                    before = PartWork(self.context, station, self._parts[number])
+                    before = self._work_of(station, self._parts[number])
                     before.submit()
                 if before is not None and not self._stopped:
                     before.settle()
@@ -229,6 +240,11 @@ class _Run:
                 # Nothing may be left that uses memory which is freed next.
                 held_back(station)
             raise
+
+    def _work_of(self, station: Station, part: Part | CopyPart) -> PartWork | CopyWork:
+        if isinstance(part, Part):
+            return PartWork(self.context, station, part)
+        return CopyWork(self.context, station, part)
 
     def _finished(self) -> Report:
         context, report = self.context, self.report
