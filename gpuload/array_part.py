@@ -143,6 +143,8 @@ class PartWork:
         self._placed = part.plan.direct[self._chunks]
         self._decodings: list[_Decoding] = []
         self._filterings: list[FilterSubmission] = []
+        #: Blocks and boxes, which nothing can be wrong with.
+        self._others: list[FilterSubmission] = []
         self._bad: set[int] = set()
         self._began = context.stages.now()
         self._submitted = self._began
@@ -316,9 +318,10 @@ class PartWork:
             owner, start = blocks.chunk[which], blocks.start[which]
             src = start + self._station.first
             dst = places[owner] + start - self._slots[owner]
-            self._context.held.filters.undo(
+            submitted = self._context.held.filters.undo(
                 step, src, dst, blocks.size[which], self._station.stream
             )
+            self._others.append(submitted)
 
     def _undo(self, step: Filter, places: Integers, sizes: Integers) -> Integers:
         station, filters = self._station, self._context.held.filters
@@ -345,7 +348,7 @@ class PartWork:
         owner = np.repeat(np.arange(chunks.size), counts)
         first = np.repeat(plan.first[chunks], counts)
         which = first + np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        self._context.held.filters.copy_boxes(
+        submitted = self._context.held.filters.copy_boxes(
             places[owner] + boxes.start[which] @ strides,
             self._target + boxes.target[which] * plan.itemsize,
             boxes.extent[which],
@@ -354,6 +357,7 @@ class PartWork:
             plan.itemsize,
             self._station.stream,
         )
+        self._others.append(submitted)
 
     def _fill(self, chunks: Integers, element: bytes) -> None:
         """Fill the boxes of chunks with one element."""
@@ -375,6 +379,8 @@ class PartWork:
         for each in self._decodings:
             outcome, checked = each.outcome()
             self._note(each.rows, outcome, checked, "device")
+        for other in self._others:
+            other.wait()
         for filtering in self._filterings:
             # On the host a filter says what is wrong.
             self._bad |= set(np.flatnonzero(filtering.wait()).tolist())

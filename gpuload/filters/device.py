@@ -95,8 +95,7 @@ class DeviceFilters(PinnedWork):
         submission = FilterSubmission(sizes.size)
         if isinstance(step, Swap | Unshuffle) and step.element_size <= 1:
             one = np.ones(1, np.int64)
-            self.copy_boxes(src, dst, sizes[:, np.newaxis], one, one, 1, stream)
-            return submission
+            return self.copy_boxes(src, dst, sizes[:, np.newaxis], one, one, 1, stream)
         for first in range(0, sizes.size, _BATCH):
             some = units[slice(first, first + _BATCH)]
             which = np.flatnonzero(some.decoded > 0)
@@ -115,7 +114,7 @@ class DeviceFilters(PinnedWork):
         dst_strides: Integers,
         itemsize: int,
         stream: Stream,
-    ) -> None:
+    ) -> FilterSubmission:
         """Start to copy boxes of elements; no two may write the same ones.
 
         Parameters
@@ -139,9 +138,12 @@ class DeviceFilters(PinnedWork):
             As `undo` does.
         """
         boxes = normal(Boxes(src, dst, extents, src_strides, dst_strides, itemsize))
+        submission = FilterSubmission(boxes.count)
         for first in range(0, boxes.count, _BATCH):
             plan = BoxPlan(boxes.some(slice(first, first + _BATCH)))
-            self._submit(plan, stream, lambda _: np.zeros(0, np.intp), plan.extra())
+            batch = self._submit(plan, stream, lambda _: np.zeros(0, np.intp), plan.extra())
+            submission.batches.append(batch)
+        return submission
 
     def _submit(
         self,
