@@ -17,14 +17,12 @@ from gpuload.array_engines import COPY
 from gpuload.array_shape import Shape
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from gpuload.array_part import Context
     from gpuload.array_plan import ArrayPlan
     from gpuload.options import Options
     from gpuload.stations import Station
 
-__all__ = ["CopyPart", "CopyWork", "are_copied", "copy_parts", "copy_shape"]
+__all__ = ["CopyPart", "CopyWork", "copy_parts", "copy_shape", "is_copied"]
 
 #: Bytes that are read and copied at once, and threads that do it.
 _PIECE, _THREADS = 4 << 20, 16
@@ -41,12 +39,8 @@ class CopyPart:
     size: int
 
 
-def are_copied(plans: Sequence[ArrayPlan], options: Options) -> bool:
-    """Return whether all chunks go to the results as they are stored."""
-    return all(_is_copied(plan, options) for plan in plans)
-
-
-def _is_copied(plan: ArrayPlan, options: Options) -> bool:
+def is_copied(plan: ArrayPlan, options: Options) -> bool:
+    """Return whether all chunks go to the result as they are stored."""
     if plan.asset.pipeline.compression or plan.undone or plan.missing.any():
         return False
     sums = plan.places.checksums
@@ -84,7 +78,7 @@ def copy_parts(plan: ArrayPlan, target: int, most: int) -> list[CopyPart]:
 class CopyWork:
     """One piece: what `gpuload.array_part.PartWork` is for a part."""
 
-    def __init__(self, context: Context, station: Station, part: CopyPart) -> None:
+    def __init__(self, context: Context, part: CopyPart, station: Station) -> None:
         self._context, self._station, self._part = context, station, part
 
     def submit(self) -> None:

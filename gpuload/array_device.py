@@ -10,14 +10,14 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from gpuload import driver
-from gpuload.array_copies import CopyPart, CopyWork, are_copied, copy_parts, copy_shape
+from gpuload.array_copies import CopyWork, copy_parts, copy_shape, is_copied
 from gpuload.array_engines import Engines
 from gpuload.array_part import Context, PartWork, held_back
-from gpuload.array_plan import Part
 from gpuload.array_shape import Limits, parts_of, shape_of
 from gpuload.device_array import DeviceArray, allocate
 from gpuload.engines.host import HostEngine
@@ -30,12 +30,13 @@ from gpuload.stations import stations
 from gpuload.turns import interruptible, join
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from concurrent.futures import Future
 
     from cuda.core import Buffer, Stream
 
     from gpuload.array_plan import ArrayPlan
+    from gpuload.array_shape import Shape
     from gpuload.destination import Destination
     from gpuload.options import Options
     from gpuload.stations import Station, Stations
@@ -82,18 +83,9 @@ def load(
     ordered = to.ordered()
     with ExitStack() as undo:
         targets, owners = _targets(plans, to, ordered, undo)
-        start = to.start(ordered)
-        engines = Engines(options, to.device_id, plans)
-        limits = _limits(options, to.device_id, engines)
-        copied = are_copied(plans, options)
-        shape = copy_shape(options) if copied else shape_of(plans, limits)
-        with stations(to.device_id, shape, (limits.host, limits.device)) as held:
-            run = _Run(plans, targets, held, engines, options, watch, copied=copied)
-            run.context.start = start
-            report = _whole(run, watch)
-            with driver.calling("cuStreamWaitEvent", "the end of a load"):
-                for station in held.all:
-                    ordered.wait(station.record())
+        run = _Run(plans, targets, options, watch, to.device_id)
+        run.context.start = to.start(ordered)
+        report = _whole(lambda: run.go(ordered), watch)
         undo.pop_all()
     return [
         DeviceArray(
@@ -108,11 +100,11 @@ def load(
     ], report
 
 
-def _whole(run: _Run, watch: Watch) -> Report:
+def _whole(go: Callable[[], Report], watch: Watch) -> Report:
     if threading.current_thread() is threading.main_thread():
         # Ctrl-C may come between any two steps there, with a lock held or memory not noted.
-        return interruptible(run.go, watch.cancel)
-    return run.go()
+        return interruptible(go, watch.cancel)
+    return go()
 
 
 def _targets(
@@ -152,52 +144,87 @@ def _limits(options: Options, device_id: int, engines: Engines) -> Limits:
     return Limits(host, device, engines.on_host, engines.scratch)
 
 
+class _Work(Protocol):
+    """What a station does with some bytes; nothing else is done there meanwhile."""
+
+    def submit(self) -> None: ...
+    def settle(self) -> None: ...
+
+
+class _Group(NamedTuple):
+    """Plans that are loaded in the same way, and how each is cut into work."""
+
+    plans: list[ArrayPlan]
+    shape: Shape
+    cut: Callable[[ArrayPlan, Shape], list[Callable[[Station], _Work]]]
+
+
 class _Run:
     def __init__(
         self,
         plans: Sequence[ArrayPlan],
         targets: Sequence[int],
-        held: Stations,
-        engines: Engines,
         options: Options,
         watch: Watch,
-        *,
-        copied: bool,
+        device_id: int,
     ) -> None:
-        self._held, self._options, self._watch = held, options, watch
-        self._stopped = False
-        self._parts: list[Part | CopyPart] = []
-        for plan, target in zip(plans, targets, strict=True):
-            if copied:
-                self._parts += copy_parts(plan, target, held.shape.stored)
-            else:
-                self._parts += parts_of(plan, held.shape)
-        engines.start(held)
+        self._plans, self._options, self._watch = plans, options, watch
+        self._device_id, self._stopped = device_id, False
         self.report = Report(
             stored_size=sum(plan.stored_size for plan in plans),
             raw_size=sum(plan.result_size for plan in plans),
             chunks=sum(int((~plan.missing).sum()) for plan in plans),
             threads=reading_threads(options),
         )
-        self._stages = Stages()
         self.context = Context(
-            held=held,
-            engines=engines,
+            engines=Engines(options, device_id, plans),
             host=HostEngine(options),
             options=options,
-            stages=self._stages,
+            stages=Stages(),
             targets={id(plan): target for plan, target in zip(plans, targets, strict=True)},
             readers=ThreadPoolExecutor(self.report.threads, "gpuload-read"),
         )
 
-    def go(self) -> Report:
-        """Load everything."""
+    def go(self, ordered: Stream) -> Report:
+        """Load everything; a stream waits for the end of it."""
+        limits = _limits(self._options, self._device_id, self.context.engines)
+        most = limits.host, limits.device
+        try:
+            with driver.on_device(self._device_id):
+                for group in self._groups(limits):
+                    with stations(self._device_id, group.shape, most) as held:
+                        self._load(group, held)
+                        self._end(held, ordered)
+        finally:
+            self.context.close()
+        return self._finished()
+
+    def _groups(self, limits: Limits) -> list[_Group]:
+        copied = [plan for plan in self._plans if is_copied(plan, self._options)]
+        rest = [plan for plan in self._plans if not is_copied(plan, self._options)]
+        groups = []
+        if copied:
+            groups.append(_Group(copied, copy_shape(self._options), self._copies))
+        if rest:
+            groups.append(_Group(rest, shape_of(rest, limits), self._parts))
+        return groups
+
+    def _copies(self, plan: ArrayPlan, shape: Shape) -> list[Callable[[Station], _Work]]:
+        pieces = copy_parts(plan, self.context.targets[id(plan)], shape.stored)
+        return [partial(CopyWork, self.context, piece) for piece in pieces]
+
+    def _parts(self, plan: ArrayPlan, shape: Shape) -> list[Callable[[Station], _Work]]:
+        return [partial(PartWork, self.context, part) for part in parts_of(plan, shape)]
+
+    def _load(self, group: _Group, held: Stations) -> None:
+        self.context.engines.start(held)
+        works = [work for plan in group.plans for work in group.cut(plan, held.shape)]
         numbers = count()
         workers: list[Future[None]] = []
-        pool = ThreadPoolExecutor(len(self._held.all), "gpuload-station")
+        pool = ThreadPoolExecutor(len(held.all), "gpuload-station")
         try:
-            for station in self._held.all:
-                workers.append(pool.submit(self._work, station, numbers))  # noqa: PERF401
+            for station in held.all:
+                workers.append(pool.submit(self._work, station, works, numbers))  # noqa: PERF401
             while wait(workers, timeout=_INTERVAL).not_done:
                 self._watch.check()
         except BaseException:
@@ -205,46 +232,48 @@ class _Run:
             raise
         finally:
             join(pool, workers, self._give_up)
-            self.context.close()
         try:
             for worker in workers:
                 worker.result()
         finally:
             # An error's traceback holds this frame, and a future its error: a cycle.
             del workers[:]
-        return self._finished()
+
+    def _end(self, held: Stations, ordered: Stream) -> None:
+        report, engines = self.report, self.context.engines
+        report.peak_host = max(report.peak_host, held.on_host)
+        report.peak_device = max(report.peak_device, held.on_device(engines.used))
+        with driver.calling("cuStreamWaitEvent", "the end of a load"):
+            for station in held.all:
+                ordered.wait(station.record())
 
     def _give_up(self) -> None:
         """Let reads end that wait for a network; only called after something went wrong."""
-        for part in self._parts[:1]:
-            part.plan.store.cancel()
+        self._plans[0].store.cancel()
 
-    def _work(self, station: Station, numbers: Iterator[int]) -> None:
-        """Take parts until there are none left."""
-        before: PartWork | CopyWork | None = None
+    def _work(
+        self, station: Station, works: list[Callable[[Station], _Work]], numbers: Iterator[int]
+    ) -> None:
+        """Take work until there is none left."""
+        before: _Work | None = None
         try:
-            with driver.on_device(self._held.device_id):
+            with driver.on_device(self._device_id):
                 if self.context.start is not None:
                     station.wait_for(self.context.start)
-                while not self._stopped and (number := next(numbers)) < len(self._parts):
+                while not self._stopped and (number := next(numbers)) < len(works):
                     self._watch.check()
                     if before is not None:
                         before.settle()
-                    before = self._work_of(station, self._parts[number])
+                    before = works[number](station)
                     before.submit()
                 if before is not None and not self._stopped:
                     before.settle()
         except BaseException:
             self._stopped = True
-            with driver.on_device(self._held.device_id):
+            with driver.on_device(self._device_id):
                 # Nothing may be left that uses memory which is freed next.
                 held_back(station)
             raise
-
-    def _work_of(self, station: Station, part: Part | CopyPart) -> PartWork | CopyWork:
-        if isinstance(part, Part):
-            return PartWork(self.context, station, part)
-        return CopyWork(self.context, station, part)
 
     def _finished(self) -> Report:
         context, report = self.context, self.report
@@ -254,10 +283,8 @@ class _Run:
         report.verified_on = {where: n for where, n in context.verified_on.items() if n}
         report.failures = sorted(context.failures, key=lambda each: (each.asset, each.chunk))
         report.engine = ", ".join(sorted(context.engines.used)) or "host"
-        report.peak_host = self._held.on_host
-        report.peak_device = self._held.on_device(context.engines.used)
         report.passed_over = context.engines.passed_over
         report.windows = sorted(context.windows, key=lambda each: each.start)
         report.ways = {"read": report.stored_size} if report.stored_size else {}
-        report.stages, report.seconds = self._stages.used(), self._stages.now()
+        report.stages, report.seconds = context.stages.used(), context.stages.now()
         return report

@@ -52,12 +52,14 @@ if TYPE_CHECKING:
     from gpuload.filters.device import FilterSubmission
     from gpuload.options import Options
     from gpuload.stages import Stages
-    from gpuload.stations import Station, Stations
+    from gpuload.stations import Station
 
     Integers = npt.NDArray[np.int64]
 
 __all__ = ["Context", "PartWork", "held_back"]
 
+#: Boxes whose places are listed at once.
+_BOXES = 1 << 18
 #: Copies of bytes that go to their places as they are, at most; more are a kernel's.
 _MOST_COPIES = 256
 
@@ -66,7 +68,6 @@ _MOST_COPIES = 256
 class Context:
     """What the parts of a load share; `lock` guards what they add to."""
 
-    held: Stations
     engines: Engines
     host: HostEngine
     options: Options
@@ -124,13 +125,13 @@ class PartWork:
     ----------
     context : Context
         The load.
-    station : Station
-        Where it is worked on; nothing else uses it.
     part : Part
         The chunks.
+    station : Station
+        Where it is worked on; nothing else uses it.
     """
 
-    def __init__(self, context: Context, station: Station, part: Part) -> None:
+    def __init__(self, context: Context, part: Part, station: Station) -> None:
         self._context, self._station, self._plan = context, station, part.plan
         self._target = context.targets[id(part.plan)]
         chunks = np.arange(part.first, part.last)
@@ -214,7 +215,7 @@ class PartWork:
             places = station.landing + src
         sums = None
         if summed:
-            sums = self._context.held.sums.submit(rows, places, places, None, station.stream)
+            sums = self._station.shared.sums.submit(rows, places, places, None, station.stream)
         self._context.engines.used.add(COPY)
         self._decodings.append(_Decoding(COPY, rows, None, sums))
         return places
@@ -265,7 +266,7 @@ class PartWork:
     def _decode_on_device(
         self, engine: Engine[DeviceBatch], rows: ChunkTable, src: Integers, dst: Integers
     ) -> None:
-        station, held = self._station, self._context.held
+        station, held = self._station, self._station.shared
         actual = station.actual(rows.size, len(self._decodings))
         batch = engine.submit(DeviceBatch(rows, src, dst, actual, station.stream))
         sums = None
@@ -318,13 +319,13 @@ class PartWork:
             owner, start = blocks.chunk[which], blocks.start[which]
             src = start + self._station.first
             dst = places[owner] + start - self._slots[owner]
-            submitted = self._context.held.filters.undo(
+            submitted = self._station.shared.filters.undo(
                 step, src, dst, blocks.size[which], self._station.stream
             )
             self._others.append(submitted)
 
     def _undo(self, step: Filter, places: Integers, sizes: Integers) -> Integers:
-        station, filters = self._station, self._context.held.filters
+        station, filters = self._station, self._station.shared.filters
         inside = (places >= station.first) & (places < station.first + station.shape.first)
         first, second = station.first + self._slots, station.second + self._second_slots
         others: Integers = np.where(inside, second, first)
@@ -343,13 +344,19 @@ class PartWork:
             self._copy_boxes(self._chunks[which], places[which], strides)
 
     def _copy_boxes(self, chunks: Integers, places: Integers, strides: Integers) -> None:
-        plan, boxes = self._plan, self._plan.boxes
+        plan = self._plan
         counts = plan.last[chunks] - plan.first[chunks]
         owner = np.repeat(np.arange(chunks.size), counts)
-        first = np.repeat(plan.first[chunks], counts)
-        which = first + np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
-        submitted = self._context.held.filters.copy_boxes(
-            places[owner] + boxes.start[which] @ strides,
+        which = np.arange(owner.size) - np.repeat(np.cumsum(counts) - counts, counts)
+        which += np.repeat(plan.first[chunks], counts)
+        for first in range(0, which.size, _BOXES):
+            some = slice(first, first + _BOXES)
+            self._copy_some(which[some], places[owner[some]], strides)
+
+    def _copy_some(self, which: Integers, places: Integers, strides: Integers) -> None:
+        plan, boxes = self._plan, self._plan.boxes
+        submitted = self._station.shared.filters.copy_boxes(
+            places + boxes.start[which] @ strides,
             self._target + boxes.target[which] * plan.itemsize,
             boxes.extent[which],
             strides * boxes.step,

@@ -43,10 +43,8 @@ class Station:
 
     Parameters
     ----------
-    device_id : int
-        The device, which is current.
-    shape : Shape
-        Bytes of its pieces of memory.
+    shared : Stations
+        The stations that it is one of; their device is current.
     host, memory : MemoryResource
         What the host writes and the device reads, and what is on the device.
 
@@ -60,10 +58,9 @@ class Station:
         Addresses on the device: of stored bytes, and of decoded ones before and behind a filter.
     """
 
-    def __init__(
-        self, device_id: int, shape: Shape, host: MemoryResource, memory: MemoryResource
-    ) -> None:
-        self.shape = shape
+    def __init__(self, shared: Stations, host: MemoryResource, memory: MemoryResource) -> None:
+        device_id, shape = shared.device_id, shared.shape
+        self.shared, self.shape = shared, shape
         self._host = host
         self._actual: dict[int, Buffer] = {}
         self._decoded: Buffer | None = None
@@ -176,7 +173,7 @@ class Stations:
             self.all: list[Station] = []
             undo.callback(lambda: run_all(station.close for station in self.all))
             for _ in range(shape.count):
-                self.all.append(Station(device_id, shape, host, memory))
+                self.all.append(Station(self, host, memory))
             self.sums, self.filters = DeviceSums(device_id), DeviceFilters(device_id)
             undo.callback(lambda: run_all([self.sums.close, self.filters.close]))
             undo.callback(lambda: run_all(each.close for each in self._engines.values()))
