@@ -15,9 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuload import checksums
+from gpuload.chunks import ChunkTable
 
 if TYPE_CHECKING:
-    from gpuload.chunks import ChunkTable
     from gpuload.options import Options
     from gpuload.sources import Source
 
@@ -26,6 +26,8 @@ __all__ = [
     "Bytes",
     "CorruptChunkError",
     "Decoder",
+    "ManyDecoder",
+    "Offsets",
     "StreamDecoder",
     "check",
     "gather",
@@ -33,10 +35,17 @@ __all__ = [
 ]
 
 Bytes = npt.NDArray[np.uint8]
+Offsets = npt.NDArray[np.int64]
 
 #: ``decoder(stored, slot) -> size``: decode `stored` into `slot` and return how many bytes it gave.
 #: Raises CorruptChunkError; never writes outside the slot.
 Decoder = Callable[[Bytes, Bytes], int]
+
+#: ``decoder(rows, src, dst, stored, out) -> count``: decode the first rows of a batch (see
+#: `gpuload.engines.base.HostBatch`), as many as can be taken together, and return how many these
+#: are: all of those came out right, as they do one by one. Returns 0 if none are taken, or anything
+#: is wrong with any of them. Writes to no other slots.
+ManyDecoder = Callable[[ChunkTable, Offsets, Offsets, Bytes, Bytes], int]
 
 #: Bytes that a stream decoder yields at a time, about.
 PIECE = 1 << 20

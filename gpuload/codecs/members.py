@@ -35,11 +35,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from gpuload.chunks import ChunkTable
-    from gpuload.codecs.base import Bytes
-
-    Offsets = npt.NDArray[np.int64]
-    #: ``decode(rows, src, dst, stored, out) -> count``: decode the first `count` rows.
-    MembersDecoder = Callable[[ChunkTable, Offsets, Offsets, Bytes, Bytes], int]
+    from gpuload.codecs.base import Bytes, ManyDecoder, Offsets
 
 __all__ = ["decoder", "suits"]
 
@@ -52,15 +48,13 @@ _MARK = int.from_bytes(b"\0" + _HEADER[:3], "little")
 _LIMIT = 1 << 24
 
 
-def decoder() -> MembersDecoder | None:
+def decoder() -> ManyDecoder | None:
     """Return a decoder of many rows at once, for use from any number of threads.
 
     Returns
     -------
     callable or None
-        ``decode(rows, src, dst, stored, out) -> count`` takes the first rows of a batch (see
-        `gpuload.engines.base.HostBatch`), as many as can be taken together, and returns how many it
-        decoded: all of those to exactly their sizes and CRC-32s, or 0. It writes to no other slots.
+        See `gpuload.codecs.base.ManyDecoder`: it takes rows that state their sizes and CRC-32s.
         None without the library.
     """
     if _library() is None:

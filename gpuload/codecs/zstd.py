@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from gpuload.sources import Source
 
-__all__ = ["FrameDecoder", "decoder", "embedded_checksum"]
+__all__ = ["Decompressors", "FrameDecoder", "decoder", "embedded_checksum", "translated"]
 
 #: Where the frame header's descriptor stands, and the bit in it that announces a checksum.
 _DESCRIPTOR, _CHECKSUM_FLAG, _CHECKSUM_SIZE = 4, 4, 4
@@ -50,15 +50,13 @@ def decoder(dictionary: bytes | None, *, verify: bool = True) -> Decoder:
     verify : bool
         Whether to compare the checksums that frames carry.
     """
-    local = threading.local()
-    given = _dictionary(dictionary)
+    decompressors = Decompressors(dictionary)
 
     def decode(stored: Bytes, slot: Bytes) -> int:
         _check_complete(lambda at, size: stored[at : at + size].tobytes(), stored.size)
-        if not hasattr(local, "frame"):
-            local.frame = _decompressor(given())
-        with _translated():
-            reader = local.frame.stream_reader(stored if verify else _without_checksum(stored))
+        frame = decompressors.own()
+        with translated():
+            reader = frame.stream_reader(stored if verify else _without_checksum(stored))
             size: int = reader.readinto(slot) if slot.size else 0
             # The frame's end (its checksum too) is looked at by the read behind the last byte.
             if reader.readinto(bytearray(1)):
@@ -66,6 +64,32 @@ def decoder(dictionary: bytes | None, *, verify: bool = True) -> Decoder:
         return size
 
     return decode
+
+
+class Decompressors:
+    """The library's decoder of each thread: to share one is not safe.
+
+    Parameters
+    ----------
+    dictionary : bytes, optional
+        For all frames.
+    """
+
+    def __init__(self, dictionary: bytes | None) -> None:
+        self._local = threading.local()
+        self._dictionary = _dictionary(dictionary)
+
+    def own(self) -> Any:
+        """Return that of the calling thread.
+
+        Raises
+        ------
+        CorruptChunkError
+            If the dictionary is no good.
+        """
+        if not hasattr(self._local, "frame"):
+            self._local.frame = _decompressor(self._dictionary())
+        return self._local.frame
 
 
 def embedded_checksum(stored: Bytes) -> int | None:
@@ -97,7 +121,7 @@ def _check_complete(peek: Callable[[int, int], bytes], stored_size: int) -> None
     import zstandard
 
     head = peek(0, min(_HEADER_MAXIMUM, stored_size))
-    with _translated():
+    with translated():
         position = zstandard.frame_header_size(head)
     last = False
     while not last and position + _BLOCK_HEADER <= stored_size:
@@ -118,7 +142,7 @@ def _dictionary(data: bytes | None) -> Callable[[], Any]:
     def make() -> Any:
         import zstandard
 
-        with _translated():
+        with translated():
             return zstandard.ZstdCompressionDict(data) if data else None
 
     return make
@@ -135,7 +159,8 @@ def _decompressor(dictionary: Any) -> Any:
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def translated() -> Iterator[None]:
+    """Raise CorruptChunkError instead of the library's error."""
     import zstandard
 
     try:
@@ -170,7 +195,7 @@ class FrameDecoder(StreamDecoder):
         """Refuse a single segment, which is its own window, if it is larger than windows may be."""
         import zstandard
 
-        with _translated():
+        with translated():
             head = self.source.peek(start, _HEADER_MAXIMUM)
             window = zstandard.get_frame_parameters(head).window_size
         if window > self.options.window_limit:
@@ -188,7 +213,7 @@ class FrameDecoder(StreamDecoder):
         size = PIECE
         while size:
             buffers.reverse()
-            with _translated():
+            with translated():
                 size = reader.readinto(buffers[0])
             self.position = payload.position
             yield buffers[0][:size]

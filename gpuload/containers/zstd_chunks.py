@@ -15,11 +15,10 @@ from gpuload.chunks import CHUNK_DTYPE, Checksum, Codec
 from gpuload.codecs import zstd
 from gpuload.codecs.base import Bytes, CorruptChunkError
 from gpuload.codecs.refuse import bytes_at
+from gpuload.codecs.zstd_headers import CHECKSUM_SIZE, SMALLEST, blocks_end, read_headers
 from gpuload.containers import skippable
 from gpuload.containers.chunk_bytes import ChunkBytes, Expanded, join, rows_of
 from gpuload.containers.zstd_frame import (
-    BLOCK_HEADER_SIZE,
-    CHECKSUM_SIZE,
     HEAD_SIZE,
     MAGIC,
     FrameHeader,
@@ -36,17 +35,12 @@ if TYPE_CHECKING:
     from gpuload.chunks import ChunkTable
     from gpuload.options import Options
 
-    Integers = npt.NDArray[np.int64]
     Mask = npt.NDArray[np.bool_]
 
 __all__ = ["decode_chunk", "expand_zstd", "one_frame_rows"]
 
 #: With fewer chunks it is faster to look at them one by one.
 _TOGETHER = 4
-#: The smallest frame: header, and a block header.
-_SMALLEST = 9
-_RESERVED_BIT, _SINGLE_SEGMENT, _CHECKSUM = 8, 32, 4
-_RLE, _RESERVED_BLOCK = 1, 3
 
 
 class _Frame(NamedTuple):
@@ -197,73 +191,32 @@ def _fill(row: np.void, frame: _Frame, chunk: Bytes, raw_size: int) -> None:
 
 # --- Together -------------------------------------------------------------------------------------
 
-_EVERY = np.arange(256)
-#: For each descriptor of a frame header (section 3.1.1.1): where the fields stand, and their sizes.
-_ID_START = 5 + (_EVERY & _SINGLE_SEGMENT == 0)
-_ID_SIZE = np.array([0, 1, 2, 4])[_EVERY & 3]
-_CONTENT_START = _ID_START + _ID_SIZE
-_CONTENT_SIZE = np.array([0, 2, 4, 8])[_EVERY >> 6]
-_CONTENT_SIZE[(_EVERY >> 6 == 0) & (_EVERY & _SINGLE_SEGMENT != 0)] = 1
-_CONTENT_MASK = np.array([256**size - 1 for size in _CONTENT_SIZE.tolist()], np.uint64)
-
 
 def _together(chunks: ChunkBytes) -> tuple[Mask, ChunkTable]:
     """Return which chunks are one plain frame of the right size, and their rows."""
     if chunks.count < _TOGETHER:
         return np.zeros(chunks.count, np.bool_), rows_of(chunks)[:0]
-    simple = chunks.sizes >= _SMALLEST
+    simple = chunks.sizes >= SMALLEST
     if not chunks.stored.size:
         return simple, rows_of(chunks)[:0]
-    head = bytes_at(chunks.stored, chunks.starts, 18)
-    descriptor = head[:, 4].astype(np.intp)
-    simple &= head[:, :4].copy().view("<u4")[:, 0] == int.from_bytes(MAGIC, "little")
+    headers = read_headers(chunks.stored, chunks.starts)
     # Dictionaries are for those that look at chunks one by one.
-    simple &= descriptor & (_RESERVED_BIT | 3) == 0
-    simple &= _sizes_agree(head, descriptor, chunks.raw_sizes)
-    windows = window_size(head[:, 5].astype(np.int64))
-    simple &= (descriptor & _SINGLE_SEGMENT != 0) | (windows <= chunks.options.window_limit)
-    ends = chunks.starts + chunks.sizes - CHECKSUM_SIZE * (descriptor & _CHECKSUM != 0)
-    places = chunks.starts + _CONTENT_START[descriptor] + _CONTENT_SIZE[descriptor]
+    simple &= headers.plain
+    simple &= ~headers.stated | (headers.content_sizes == chunks.raw_sizes.astype(np.uint64))
+    windows = window_size(headers.window_descriptors.astype(np.int64))
+    simple &= headers.single_segment | (windows <= chunks.options.window_limit)
+    ends = chunks.starts + chunks.sizes - CHECKSUM_SIZE * headers.checksum
+    places = chunks.starts + headers.sizes
     which = np.flatnonzero(simple)
-    simple[which] = _blocks_end(chunks.stored, places[which], ends[which])
+    # Those few that are left at the end are looked at one by one.
+    simple[which] = blocks_end(chunks.stored, places[which], ends[which], fewest=_TOGETHER)
     which = np.flatnonzero(simple)
-    return simple, _plain_rows(chunks.take(which), which, descriptor[which])
+    return simple, _plain_rows(chunks.take(which), which, headers.checksum[which])
 
 
-def _sizes_agree(head: Bytes, descriptor: npt.NDArray[np.intp], raw_sizes: Integers) -> Mask:
-    """Return which headers state the right size, or none (section 3.1.1.1.4)."""
-    at = np.add.outer(_CONTENT_START[descriptor], np.arange(8))
-    content = np.take_along_axis(head, at, axis=1).view("<u8")[:, 0] & _CONTENT_MASK[descriptor]
-    size = _CONTENT_SIZE[descriptor]
-    content += np.where(size == 2, np.uint64(256), np.uint64(0))
-    agree: Mask = (size == 0) | (content == raw_sizes.astype(np.uint64))
-    return agree
-
-
-def _blocks_end(stored: Bytes, places: Integers, ends: Integers) -> Mask:
-    """Return which frames have their last block end where they have to (section 3.1.1.2)."""
-    right = np.zeros(places.size, np.bool_)
-    active = np.arange(places.size)
-    while active.size >= _TOGETHER:
-        inside = places[active] + BLOCK_HEADER_SIZE <= ends[active]
-        active = active[inside]
-        head = bytes_at(stored, places[active], BLOCK_HEADER_SIZE).astype(np.int64)
-        word = head[:, 0] | head[:, 1] << 8 | head[:, 2] << 16
-        kind = word >> 1 & 3
-        places[active] += BLOCK_HEADER_SIZE + np.where(kind == _RLE, 1, word >> 3)
-        last, good = word & 1 != 0, kind != _RESERVED_BLOCK
-        done = active[last & good]
-        right[done] = places[done] == ends[done]
-        active = active[~last & good]
-    # Those few that are left are looked at one by one.
-    return right
-
-
-def _plain_rows(
-    chunks: ChunkBytes, numbers: npt.NDArray[np.intp], descriptor: npt.NDArray[np.intp]
-) -> ChunkTable:
+def _plain_rows(chunks: ChunkBytes, numbers: npt.NDArray[np.intp], summed: Mask) -> ChunkTable:
     rows = rows_of(chunks, asset=numbers, codec=Codec.ZSTD)
-    which = np.flatnonzero(descriptor & _CHECKSUM)
+    which = np.flatnonzero(summed)
     if which.size:
         end = (chunks.starts + chunks.sizes)[which]
         tail = bytes_at(chunks.stored, end - CHECKSUM_SIZE, CHECKSUM_SIZE)

@@ -2,7 +2,8 @@
 
 A task is a range of chunks, decoded one after the other straight into their slots; the libraries
 release the GIL, so that tasks run side by side. Where threads would still wait for each other
-between small chunks, one call decodes many (see `gpuload.codecs.members`).
+between small chunks, one call decodes many (see `gpuload.codecs.members` and
+`gpuload.codecs.frames`).
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy.typing as npt
 
 from gpuload import codecs
 from gpuload.chunks import Checksum, Codec
-from gpuload.codecs import members
+from gpuload.codecs import frames, members
 from gpuload.codecs.base import CorruptChunkError, check, mismatch
 from gpuload.codecs.deflate import decode_checked
 from gpuload.codecs.zstd import embedded_checksum
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gpuload.chunks import ChunkTable
-    from gpuload.codecs.base import Bytes, Decoder
+    from gpuload.codecs.base import Bytes, Decoder, ManyDecoder
     from gpuload.options import Options
 
 __all__ = ["HostEngine"]
@@ -37,6 +38,9 @@ TASK_SIZE = 1 << 20
 #: more, those that one call can take are decoded together: on 2 cores, BGZF came at 1.65 GB/s one
 #: by one and at 1.5 together on 2 threads, at 1.0 and 1.5 on 8.
 MANY_THREADS = 3
+
+#: Rows that a decoder of many looks at, of which it may take only the first few.
+_ROWS_AT_ONCE = 1024
 
 _BEFORE_DECODING = (Checksum.NONE, Checksum.XXH32_STORED)
 
@@ -59,12 +63,22 @@ class HostEngine(Engine[HostBatch]):
         self._decoders: dict[int, Decoder] = codecs.decoders(options, vouched=vouched)
         self._verify = bool(options.verify)
         self._threads = options.thread_count
-        self._members = members.decoder() if self._threads >= MANY_THREADS else None
+        self._together = self._many_decoders(options) if self._threads >= MANY_THREADS else {}
         self._pool: ThreadPoolExecutor | None = None
+
+    def _many_decoders(self, options: Options) -> dict[int, ManyDecoder]:
+        """Return the decoders of many rows at once, by the codec of these."""
+        found: dict[int, ManyDecoder | None] = {
+            Codec.DEFLATE: members.decoder(),
+            Codec.ZSTD: frames.decoder(options.dictionary, verify=self._verify),
+        }
+        return {codec: decoder for codec, decoder in found.items() if decoder is not None}
 
     def takes_together(self, rows: ChunkTable) -> bool:
         """Return whether rows are decoded many at a time, with little of Python between."""
-        return self._members is not None and members.suits(rows)
+        if Codec.DEFLATE in self._together and members.suits(rows):
+            return True
+        return Codec.ZSTD in self._together and frames.suits(rows)
 
     def refusals(self, rows: ChunkTable) -> dict[str, npt.NDArray[np.bool_]]:
         """See `Engine.refusals`."""
@@ -100,13 +114,17 @@ class HostEngine(Engine[HostBatch]):
         return outcome
 
     def _decode_together(self, batch: HostBatch) -> int:
-        """Decode the first rows, and return how many; none if anything is wrong with any of them.
+        """Decode the first rows, and return how many; none more if anything is wrong with any.
 
         Chunk by chunk it is found out then which one, and what.
         """
-        if self._members is None:
-            return 0
-        return self._members(batch.rows, batch.src, batch.dst, batch.stored, batch.out)
+        done, more = 0, 1
+        while more and done < len(batch.rows):
+            decode = self._together.get(int(batch.rows["codec"][done]))
+            rest = batch.part(done, done + _ROWS_AT_ONCE)
+            more = decode(rest.rows, rest.src, rest.dst, rest.stored, rest.out) if decode else 0
+            done += more
+        return done
 
     def _decode_row(
         self, stored: Bytes, slot: Bytes, codec: int, exact: int, kind: int, checksum: int
