@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -66,7 +66,10 @@ _MOST_COPIES = 256
 
 @dataclass
 class Context:
-    """What the parts of a load share; `lock` guards what they add to."""
+    """What the parts of a load share.
+
+    `lock` guards what they add to; whoever submits work for a device holds `turn`.
+    """
 
     engines: Engines
     host: HostEngine
@@ -76,6 +79,7 @@ class Context:
     readers: ThreadPoolExecutor
     start: Event | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
+    turn: threading.Lock = field(default_factory=threading.Lock)
     verified: Counter[int] = field(default_factory=Counter)
     unverified: Counter[int] = field(default_factory=Counter)
     verified_on: Counter[str] = field(default_factory=Counter)
@@ -161,9 +165,11 @@ class PartWork:
                 self._repair(number)
         elif self._chunks.size:
             batch = self._read()
-            expanded = self._expanded(batch)
-            if expanded is not None:
-                self._place(self._bring(batch, expanded))
+            # Threads that compute at the same time take each other's turn at Python all the time.
+            with nullcontext() if self._context.engines.on_host else self._context.turn:
+                expanded = self._expanded(batch)
+                if expanded is not None:
+                    self._place(self._bring(batch, expanded))
         self._submitted = self._context.stages.now()
 
     def _read(self) -> Batch:

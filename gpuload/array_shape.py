@@ -119,7 +119,7 @@ def shape_of(plans: Sequence[ArrayPlan], limits: Limits) -> Shape:
     largest = largest.max(axis=0, initial=0)
     repaired = max((int(plan.aligned_sizes.max(initial=0)) for plan in plans), default=0)
     for count in range(_STATIONS, 0, -1):
-        shape = _shape(count, _pieces(count, total, largest, limits), repaired, limits)
+        shape = _shape(count, total, largest, repaired, limits)
         if shape.on_host <= limits.host and shape.on_device <= limits.device:
             return shape
     chunk, need = int(largest.max()), max(shape.on_host, shape.on_device)
@@ -134,14 +134,24 @@ def _largest(plan: ArrayPlan) -> list[int]:
     return [int(each.max(initial=0)) for each in plan.memory]
 
 
-def _pieces(count: int, total: Integers, largest: Integers, limits: Limits) -> list[int]:
+def _shape(count: int, total: Integers, largest: Integers, repaired: int, limits: Limits) -> Shape:
+    # There is always room for a chunk that the host decodes again.
+    aside = max(repaired, 0 if limits.on_host else _DECODED)
+    stored, first, second = _pieces(count, total, largest, limits, aside)
+    decoded = max(repaired, first if limits.on_host else min(first, _DECODED))
+    return Shape(count, stored, decoded, stored, first, second, int(limits.scratch * first))
+
+
+def _pieces(
+    count: int, total: Integers, largest: Integers, limits: Limits, aside: int
+) -> list[int]:
     """Return the bytes of stored, first and second, as a share of what all plans take."""
     stored, first, second = (float(each) for each in total)
     on_host = stored + (first if limits.on_host else 0)
     on_device = stored + first * (1 + limits.scratch) + second
     share = min(
         1.0,
-        limits.host / max(1.0, on_host),
+        max(0, limits.host - count * (0 if limits.on_host else aside)) / max(1.0, on_host),
         limits.device / max(1.0, on_device),
         count * _MOST_STORED / max(1.0, stored),
     )
@@ -149,10 +159,3 @@ def _pieces(count: int, total: Integers, largest: Integers, limits: Limits) -> l
         (int(share / count * each), int(most)) for each, most in zip(total, largest, strict=True)
     ]
     return [max(size // _UNIT * _UNIT, -(-most // _UNIT) * _UNIT) for size, most in wanted]
-
-
-def _shape(count: int, pieces: list[int], repaired: int, limits: Limits) -> Shape:
-    stored, first, second = pieces
-    # There is always room for a chunk that the host decodes again.
-    decoded = max(repaired, first if limits.on_host else min(first, _DECODED))
-    return Shape(count, stored, decoded, stored, first, second, int(limits.scratch * first))
