@@ -47,7 +47,7 @@ __all__ = ["Batch", "failure_of", "load", "load_chunk", "verify"]
 
 #: Stored and decoded bytes of a part: they stay in a core's cache while they are worked on. More,
 #: where chunks are small, so that what is done once a part counts less.
-_PART, _SMALL_CHUNK, _MANY = 3 << 20, 256 << 10, 6 << 20
+_PART, _SMALL_CHUNK, _MANY = 8 << 20, 256 << 10, 8 << 20
 #: Threads that are of use where chunks are small: they wait for one another at Python.
 _FEW_THREADS = 4
 _INTERVAL = 0.1

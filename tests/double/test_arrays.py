@@ -270,3 +270,81 @@ def test_a_chunk_that_is_larger_than_the_limit(tmp_path):
         gpuload.open(tmp_path / "x.npz", memory_limit=4 << 20) as container,
     ):
         container.load("a", device=0)
+
+
+def tensors(path, arrays):
+    from safetensors.numpy import save_file
+
+    save_file(arrays, path)
+    return path
+
+
+def test_what_nothing_compresses_is_copied(tmp_path, cuda):
+    pytest.importorskip("safetensors", reason="safetensors is not installed")
+    arrays = {str(n): field((n, 7), np.int16) for n in (1, 3, 500, 40_000)}
+    path = tensors(tmp_path / "x.safetensors", arrays)
+    with gpuload.open(path, **SMALL) as container:
+        del cuda.launches[:]
+        found = container.load_many(dict.fromkeys(arrays, ...), device=0)
+        assert not cuda.launches
+        assert container.report.engine == "copy"
+        assert {name: found[name].to_host().tobytes() for name in arrays} == {
+            name: data.tobytes() for name, data in arrays.items()
+        }
+        some = container.load("500", (slice(10, 400, 3), slice(None, None, -1)), device=0)
+        assert (some.to_host() == arrays["500"][10:400:3, ::-1]).all()
+
+
+def test_pieces_of_what_is_copied(tmp_path, monkeypatch):
+    from gpuload import array_copies
+
+    monkeypatch.setattr(array_copies, "_PIECE", 1000)
+    data = field((300, 50))
+    np.save(tmp_path / "x.npy", data)
+    found, report = loaded(tmp_path / "x.npy")
+    assert found.tobytes() == data.tobytes()
+    assert report.stages["read"].bytes == data.nbytes
+    path = stored(tmp_path / "a.zarr", data, (10, 50), zarr_format=2, compressors=None)
+    assert loaded(path)[0].tobytes() == data.tobytes()
+
+
+def test_raw_chunks_with_filters(tmp_path):
+    data = field(dtype=np.int32)
+    for number, filters in enumerate(
+        ([numcodecs.Shuffle(4)], [numcodecs.Delta("<i4"), numcodecs.Shuffle(4)])
+    ):
+        path = stored(
+            tmp_path / f"{number}.zarr", data, zarr_format=2, compressors=None, filters=filters
+        )
+        for index in INDICES:
+            assert (loaded(path, index)[0] == data[index]).all()
+
+
+def test_the_host_decodes_in_little_memory(tmp_path, monkeypatch):
+    from gpuload import array_shape
+
+    monkeypatch.setattr(array_shape, "_DECODED", 5000)
+    root = zarr.create_group(store=str(tmp_path / "a.zarr"), zarr_format=2)
+    data = field((120, 100))
+    for name, codec in (("a", numcodecs.Zstd()), ("b", numcodecs.LZ4())):
+        array = root.create_array(
+            name, shape=data.shape, dtype=data.dtype, chunks=(16, 20), compressors=codec
+        )
+        array[...] = data
+    with gpuload.open(tmp_path / "a.zarr", **SMALL) as container:
+        found = container.load_many({"a": ..., "b": ...}, device=0)
+        assert container.report.engine == "host, sm"
+    assert all((array.to_host() == data).all() for array in found.values())
+
+
+def test_stations_are_used_again_where_they_have_room(tmp_path, cuda):
+    large, small = field((200, 200)), field((50, 60))
+    paths = [
+        stored(tmp_path / f"{n}.zarr", data, zarr_format=2, compressors=numcodecs.LZ4())
+        for n, data in enumerate((large, small))
+    ]
+    loaded(paths[0])
+    made = cuda.recorder.calls["cuMemCreate"]
+    assert made
+    loaded(paths[1])
+    assert cuda.recorder.calls["cuMemCreate"] == made
