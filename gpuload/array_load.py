@@ -50,6 +50,9 @@ __all__ = ["Batch", "failure_of", "load", "load_chunk", "verify"]
 _PART, _SMALL_CHUNK, _MANY = 8 << 20, 256 << 10, 8 << 20
 #: Threads that are of use where chunks are small: they wait for one another at Python.
 _FEW_THREADS = 4
+#: Threads from which on one call decodes many chunks: 64 KiB of Zstandard came at 0.65 GB/s one by
+#: one and at 0.8 together on 2.
+_TOGETHER = 2
 _INTERVAL = 0.1
 
 
@@ -202,7 +205,7 @@ class _Run:
         self._keeps = keeps
         self._outs = {id(plan): out for plan, out in plans}
         self._plans = [plan for plan, _ in plans]
-        self._host = HostEngine(options)
+        self._host = HostEngine(options, together=_TOGETHER)
         self._scratch = threading.local()
         self._lock = threading.Lock()
         self._stopped = False

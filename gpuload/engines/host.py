@@ -57,15 +57,19 @@ class HostEngine(Engine[HostBatch]):
     vouched : bool
         Whether the caller checks everything that is decoded against checksums (see
         `gpuload.codecs.decoders`).
+    together : int
+        Threads from which on chunks that one call can take are decoded together.
     """
 
     name = "host"
 
-    def __init__(self, options: Options, *, vouched: bool = False) -> None:
+    def __init__(
+        self, options: Options, *, vouched: bool = False, together: int = MANY_THREADS
+    ) -> None:
         self._decoders: dict[int, Decoder] = codecs.decoders(options, vouched=vouched)
         self._verify = bool(options.verify)
         self._threads = options.thread_count
-        self._together = self._many_decoders(options) if self._threads >= MANY_THREADS else {}
+        self._together = self._many_decoders(options) if self._threads >= together else {}
         self._pool: ThreadPoolExecutor | None = None
 
     def _many_decoders(self, options: Options) -> dict[int, ManyDecoder]:
