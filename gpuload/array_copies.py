@@ -1,7 +1,7 @@
-"""Arrays that lie in their files as they go to a device: read, and copied to their place.
+"""Arrays that threads bring to a device piece by piece: copied from files, or decoded on the way.
 
-Nothing has to be looked at, so that threads need a few pinned bytes each: the less memory they
-write to and copy from in turn, the more of it stays in the caches between the two.
+Threads need a few pinned bytes each: the less memory they write to and copy from in turn, the more
+of it stays in the caches between the two.
 """
 
 from __future__ import annotations
@@ -11,19 +11,41 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuload import driver
+from gpuload import array_stream, driver
 from gpuload.array_codecs import Skip
 from gpuload.array_engines import COPY
+from gpuload.array_load import failure_of
+from gpuload.array_part import PartWork
+from gpuload.array_places import strides_of
 from gpuload.array_shape import Shape
+from gpuload.array_stream import ChunkStream
+from gpuload.chunks import Checksum
+from gpuload.codecs.base import CorruptChunkError
+from gpuload.errors import MemoryLimitError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cuda.core import Event
+
     from gpuload.array_part import Context
     from gpuload.array_plan import ArrayPlan
+    from gpuload.array_shape import Limits
     from gpuload.options import Options
     from gpuload.stations import Station
 
-__all__ = ["CopyPart", "CopyWork", "copy_parts", "copy_shape", "is_copied"]
+__all__ = [
+    "CopyPart",
+    "CopyWork",
+    "StreamWork",
+    "copy_parts",
+    "copy_shape",
+    "is_copied",
+    "stream_shape",
+]
 
+#: Pieces of a chunk that have a place in pinned memory.
+_HALVES = 2
 #: Bytes that are read and copied at once, and threads that do it: of 16 cores, 8 brought 33.7 GB/s,
 #: 12 brought 27 and all of them 24.7.
 _PIECE, _THREADS = 4 << 20, 8
@@ -95,3 +117,73 @@ class CopyWork:
         """Wait for the copy."""
         self._station.sync()
         self._context.engines.used.add(COPY)
+
+
+def stream_shape(plans: Sequence[ArrayPlan], options: Options, limits: Limits) -> Shape:
+    """Return the shape of stations that decode the chunks of plans piece by piece.
+
+    Raises
+    ------
+    MemoryLimitError
+        If there is not enough memory on the device for a chunk of which not all is selected.
+    """
+    aside = [plan.raw_sizes[~plan.contiguous] for plan in plans]
+    first = max((int(sizes.max(initial=0)) for sizes in aside), default=0)
+    if first > limits.device:
+        raise MemoryLimitError(
+            f"{plans[0].name}: a chunk of {first} bytes, of which not all is selected, needs as "
+            f"much memory on the device, memory_limit is {limits.device}; raise it (--memory-limit)"
+        )
+    chunks = sum(plan.raw_sizes.size for plan in plans)
+    room = limits.device // first if first else chunks
+    most = max(
+        1, min(chunks, room, options.thread_count, limits.host // (_HALVES * array_stream.PIECE))
+    )
+    return Shape(most, _HALVES * array_stream.PIECE, 0, 0, first, 0, 0)
+
+
+class StreamWork(PartWork):
+    """One chunk that is decoded piece by piece; while one piece is copied, the next is decoded."""
+
+    def submit(self) -> None:
+        """Decode the chunk, and submit the copies of its pieces."""
+        plan, chunk = self._plan, int(self._chunks[0])
+        whole = bool(plan.contiguous[chunk])
+        to = self._target + int(plan.targets[chunk]) if whole else self._station.first
+        stream = ChunkStream(plan, chunk, self._context.options)
+        try:
+            with self._context.stages.measure("decode", int(plan.raw_sizes[chunk])):
+                self._stream(stream, to)
+        except CorruptChunkError as error:
+            self._failed({0: failure_of(plan, chunk, error)}, retry=False)
+        else:
+            self._count(stream)
+        if not whole:
+            self._copy_boxes(self._chunks, np.array([to]), strides_of(plan))
+        self._submitted = self._context.stages.now()
+
+    def _stream(self, stream: ChunkStream, to: int) -> None:
+        station = self._station
+        copied: list[Event | None] = [None] * _HALVES
+        for number, piece in enumerate(stream.pieces()):
+            self._context.watch.check()
+            half = number % _HALVES
+            event = copied[half]
+            if event is not None:
+                with driver.calling("cuEventSynchronize", "a piece of a chunk"):
+                    event.sync()
+            start = half * array_stream.PIECE
+            station.stored[start : start + piece.size] = piece
+            self._copy(to, station.stored_address + start, piece.size)
+            copied[half] = station.record()
+            to += piece.size
+
+    def _count(self, stream: ChunkStream) -> None:
+        context = self._context
+        with context.lock:
+            context.engines.used.add("host")
+            if context.options.verify:
+                context.verified[stream.checksum] += 1
+                context.verified_on["host"] += stream.checksum != Checksum.NONE
+            else:
+                context.unverified[stream.checksum] += 1

@@ -12,13 +12,22 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gpuload import driver
-from gpuload.array_copies import CopyWork, copy_parts, copy_shape, is_copied
+from gpuload.array_copies import (
+    CopyWork,
+    StreamWork,
+    copy_parts,
+    copy_shape,
+    is_copied,
+    stream_shape,
+)
 from gpuload.array_engines import Engines
 from gpuload.array_part import Context, PartWork, held_back
+from gpuload.array_plan import Part
 from gpuload.array_shape import Limits, parts_of, shape_of
+from gpuload.array_stream import streamed
 from gpuload.device_array import DeviceArray, allocate
 from gpuload.engines.host import HostEngine
 from gpuload.errors import MemoryLimitError
@@ -183,6 +192,7 @@ class _Run:
             stages=Stages(),
             targets={id(plan): target for plan, target in zip(plans, targets, strict=True)},
             readers=ThreadPoolExecutor(self.report.threads, "gpuload-read"),
+            watch=watch,
         )
 
     def go(self, ordered: Stream) -> Report:
@@ -200,14 +210,26 @@ class _Run:
         return self._finished()
 
     def _groups(self, limits: Limits) -> list[_Group]:
-        copied = [plan for plan in self._plans if is_copied(plan, self._options)]
-        rest = [plan for plan in self._plans if not is_copied(plan, self._options)]
-        groups = []
-        if copied:
-            groups.append(_Group(copied, copy_shape(self._options), self._copies))
-        if rest:
-            groups.append(_Group(rest, shape_of(rest, limits), self._parts))
-        return groups
+        kinds: dict[Callable[..., Any], list[ArrayPlan]] = {}
+        for plan in self._plans:
+            kinds.setdefault(self._kind(plan), []).append(plan)
+        shapes: dict[Callable[..., Any], Callable[[list[ArrayPlan]], Shape]] = {
+            self._copies: lambda _: copy_shape(self._options),
+            self._streams: lambda plans: stream_shape(plans, self._options, limits),
+            self._parts: lambda plans: shape_of(plans, limits),
+        }
+        return [_Group(plans, shapes[cut](plans), cut) for cut, plans in kinds.items()]
+
+    def _kind(self, plan: ArrayPlan) -> Callable[..., Any]:
+        """Return what cuts a plan into work."""
+        if is_copied(plan, self._options):
+            return self._copies
+        on_host = self.context.engines.on_host and plan.missing.size
+        return self._streams if on_host and streamed(plan).all() else self._parts
+
+    def _streams(self, plan: ArrayPlan, _: Shape) -> list[Callable[[Station], _Work]]:
+        chunks = [Part(plan, number, number + 1) for number in range(plan.missing.size)]
+        return [partial(StreamWork, self.context, chunk) for chunk in chunks]
 
     def _copies(self, plan: ArrayPlan, shape: Shape) -> list[Callable[[Station], _Work]]:
         pieces = copy_parts(plan, self.context.targets[id(plan)], shape.stored)

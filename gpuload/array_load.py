@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gpuload.array_codecs import Skip
+from gpuload import array_stream
+from gpuload.array_codecs import Skip, Transpose
+from gpuload.array_stream import ChunkStream, streamed
 from gpuload.codecs.base import CorruptChunkError
 from gpuload.containers.expand import expand
 from gpuload.engines.base import HostBatch, Status
@@ -214,6 +216,7 @@ class _Run:
         self._stored_sums = 0
         self._unverified: Counter[int] = Counter()
         self._small = self._mean_chunk() < _SMALL_CHUNK
+        self._streamed = {id(plan): streamed(plan) for plan in self._plans}
         self._parts = [
             part for plan in self._plans for part in plan.parts(_MANY if self._small else _PART)
         ]
@@ -246,6 +249,10 @@ class _Run:
         """Return the bytes of scratch memory that a part takes, twice where there are filters."""
         plan = part.plan
         which = slice(part.first, part.last)
+        if self._streamed[id(plan)][part.first]:
+            # On its way twice, decoded and as what it is decoded from.
+            copies = 0 if self._goes_straight(plan, part.first) else 1 + plan.undone_order
+            return 3 * array_stream.PIECE + copies * int(plan.raw_sizes[part.first])
         stored = int(np.where(plan.missing[which], 0, plan.places.sizes[which]).sum())
         there = ~plan.missing[which]
         if self._keeps and plan.direct[which][there].all():
@@ -298,6 +305,10 @@ class _Run:
 
     def _do(self, part: Part) -> None:
         plan = part.plan
+        if self._streamed[id(plan)][part.first]:
+            # It is larger than parts are, and so alone.
+            self._stream(plan, part.first)
+            return
         chunks = np.arange(part.first, part.last)
         missing = plan.missing[part.first : part.last]
         for chunk in chunks[missing].tolist():
@@ -311,6 +322,39 @@ class _Run:
     def _fill(self, plan: ArrayPlan, chunk: int) -> None:
         filled = np.broadcast_to(plan.fill, plan.chunk_shape(chunk))
         self._put(plan, chunk, filled)
+
+    def _goes_straight(self, plan: ArrayPlan, chunk: int) -> bool:
+        """Return whether the pieces of a chunk need no memory of their own."""
+        return not self._keeps or bool(plan.contiguous[chunk])
+
+    def _stream(self, plan: ArrayPlan, chunk: int) -> None:
+        """Decode a chunk piece by piece, and put it in place."""
+        size, out = int(plan.raw_sizes[chunk]), self._outs[id(plan)].view(np.uint8)
+        straight = self._goes_straight(plan, chunk)
+        start = int(plan.targets[chunk])
+        slot = out[start : start + size] if straight else self._buffer("raw", size)
+        try:
+            self._stream_into(ChunkStream(plan, chunk, self._options), slot)
+        except CorruptChunkError as error:
+            self._failed([failure_of(plan, chunk, error)])
+            slot[:] = 0
+        if not straight:
+            shape, steps = plan.chunk_shape(chunk), plan.asset.pipeline.filters
+            data = undo_all([step for step in steps if isinstance(step, Transpose)], slot, shape)
+            self._put(plan, chunk, data.view(plan.asset.dtype).reshape(shape))
+
+    def _stream_into(self, stream: ChunkStream, slot: Bytes) -> None:
+        done = 0
+        for piece in stream.pieces():
+            self._watch.check()
+            if self._stopped:
+                return
+            if self._keeps:
+                slot[done : done + piece.size] = piece
+            done += piece.size
+        with self._lock:
+            counter = self._verified if self._options.verify else self._unverified
+            counter[stream.checksum] += 1
 
     def load_whole(self, plan: ArrayPlan, chunk: int, out: npt.NDArray[Any]) -> None:
         """Decode all of a chunk, whatever is selected of it."""

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from gpuload.options import Options
     from gpuload.stages import Stages
     from gpuload.stations import Station
+    from gpuload.watch import Watch
 
     Integers = npt.NDArray[np.int64]
 
@@ -77,6 +78,7 @@ class Context:
     stages: Stages
     targets: dict[int, int]
     readers: ThreadPoolExecutor
+    watch: Watch
     start: Event | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
     turn: threading.Lock = field(default_factory=threading.Lock)
