@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import datetime
+import importlib.metadata
 import importlib.util
 import json
 import shutil
@@ -26,6 +27,7 @@ import numpy as np
 from report import machine, table
 
 import gpuload
+from gpuload.options import DEFAULT_MEMORY_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,6 +53,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=int)
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--trusted", action="store_true", default=None)
+    parser.add_argument("--memory-limit", type=parse_size, default=DEFAULT_MEMORY_LIMIT)
     parser.add_argument("--dir", type=Path, help="where files go; default a temporary folder")
     parser.add_argument("--keep", action="store_true", help="use files that are there, leave them")
     parser.add_argument("--commit", default="unknown")
@@ -140,7 +143,11 @@ def make_safetensors(path: Path, data: Array) -> None:
 
 def by_gpuload(path: Path, options: argparse.Namespace) -> list[Any]:
     device = options.device if options.device == "cpu" else int(options.device)
-    chosen: dict[str, Any] = {"engine": options.engine, "trusted": options.trusted}
+    chosen: dict[str, Any] = {
+        "engine": options.engine,
+        "trusted": options.trusted,
+        "memory_limit": options.memory_limit,
+    }
     with gpuload.open(path, threads=options.threads, **chosen) as opened:
         return list(opened.load_many(dict.fromkeys(opened.keys(), ...), device=device).values())
 
@@ -171,6 +178,21 @@ def by_safetensors(path: Path, options: argparse.Namespace) -> list[Any]:
     from safetensors.torch import load_file as load_to
 
     return list(load_to(path, device=f"cuda:{options.device}").values())
+
+
+def by_kvikio(path: Path, options: argparse.Namespace) -> list[Any]:
+    """Read all bytes behind the header, without a look at what they are."""
+    import cupy
+    import kvikio
+    import kvikio.defaults
+
+    kvikio.defaults.set({"num_threads": 16})
+    with path.open("rb") as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+    with cupy.cuda.Device(int(options.device)), kvikio.CuFile(path, "r") as file:
+        found = cupy.empty((path.stat().st_size - start) // 4, cupy.float32)
+        file.read(found, file_offset=start)
+    return [found.reshape(-1, _SIDE, _SIDE)]
 
 
 def to_device(array: Array, options: argparse.Namespace) -> Any:
@@ -206,7 +228,11 @@ CASES: dict[str, tuple[str, Callable[[Path, Array], None], dict[str, Any]]] = {
     "sharded": (".zarr", make_sharded, ZARR),
     "lz4": (".zarr", make_lz4, {"zarr-python": by_zarr}),
     "npz": (".npz", make_npz, {"numpy.load": by_numpy}),
-    "safetensors": (".safetensors", make_safetensors, {"safetensors": by_safetensors}),
+    "safetensors": (
+        ".safetensors",
+        make_safetensors,
+        {"safetensors": by_safetensors, "KvikIO": by_kvikio},
+    ),
 }
 
 
@@ -242,7 +268,12 @@ def right(arrays: list[Any], data: Array) -> bool:
 
 
 def installed(readers: dict[str, Any]) -> dict[str, Any]:
-    names = {"zarr-python": "zarr", "zarrs": "zarrs", "safetensors": "safetensors"}
+    names = {
+        "zarr-python": "zarr",
+        "zarrs": "zarrs",
+        "safetensors": "safetensors",
+        "KvikIO": "kvikio",
+    }
     return {
         name: reader
         for name, reader in readers.items()
@@ -281,6 +312,21 @@ def rows(found: list[dict[str, Any]]) -> Iterator[list[str]]:
             yield [case["case"], ratio, name, f"{run['median']:.2f}", rate, times, good]
 
 
+def versions() -> dict[str, str]:
+    names = ("numpy", "zarr", "numcodecs", "zarrs", "safetensors", "torch", "kvikio_cu13")
+    installed = {each.metadata["Name"].lower() for each in importlib.metadata.distributions()}
+    found = [name for name in names if {name, name.replace("_", "-")} & installed]
+    return {name: importlib.metadata.version(name) for name in found}
+
+
+def device_name(options: argparse.Namespace) -> str:
+    if options.device == "cpu":
+        return "cpu"
+    from gpuload import driver
+
+    return driver.capabilities(int(options.device)).name
+
+
 def main() -> None:
     options = arguments()
     data = field(options.size)
@@ -297,7 +343,10 @@ def main() -> None:
             "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
             "commit": options.commit,
             "machine": machine(),
-            "device": options.device,
+            "device": device_name(options),
+            "libraries": versions(),
+            "trusted": options.trusted,
+            "memory_limit": options.memory_limit,
             "runs": options.runs,
             "cases": found,
         }
