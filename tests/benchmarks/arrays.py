@@ -51,6 +51,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--device", default="cpu", help="cpu, or the number of a GPU")
     parser.add_argument("--threads", type=int)
+    parser.add_argument("--alone", action="store_true", help="measure gpuload only")
     parser.add_argument("--engine", default="auto")
     parser.add_argument("--trusted", action="store_true", default=None)
     parser.add_argument("--memory-limit", type=parse_size, default=DEFAULT_MEMORY_LIMIT)
@@ -295,7 +296,8 @@ def cases(folder: Path, data: Array, options: argparse.Namespace) -> Iterator[di
             shutil.rmtree(path, ignore_errors=True)
             make(path, data)
         stored_size(path)
-        runs = measured(path, data, {"gpuload": by_gpuload, **installed(others)}, options)
+        beside = {} if options.alone else installed(others)
+        runs = measured(path, data, {"gpuload": by_gpuload, **beside}, options)
         yield {"case": name, "size": data.nbytes, "stored_size": stored_size(path), "runs": runs}
         if not options.keep:
             shutil.rmtree(path, ignore_errors=True)
