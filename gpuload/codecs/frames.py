@@ -24,14 +24,11 @@ from what is looked at here (sections of RFC 8878), whatever the blocks hold:
 
 The library stops at the first frame that is not in order. What it left in the slots until then,
 also in those behind that frame, is of no use.
-
-The reader takes Python's lock between two frames. Where many threads want it, another call is used
-that decodes all frames without, but to memory of its own.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -63,7 +60,7 @@ _MOST_BLOCKS = 64
 _ZSTD, _NO_CHECKSUM, _XXH64 = int(Codec.ZSTD), int(Checksum.NONE), int(Checksum.XXH64_LOW)
 
 
-def decoder(dictionary: bytes | None, *, verify: bool = True, crowded: bool = False) -> ManyDecoder:
+def decoder(dictionary: bytes | None, *, verify: bool = True) -> ManyDecoder:
     """Return a decoder of many rows at once, for use from any number of threads.
 
     Parameters
@@ -72,8 +69,6 @@ def decoder(dictionary: bytes | None, *, verify: bool = True, crowded: bool = Fa
         For frames that were made with one. Those that name it are not taken.
     verify : bool
         Whether to compare checksums.
-    crowded : bool
-        Whether many threads use it at the same time.
 
     Returns
     -------
@@ -81,7 +76,6 @@ def decoder(dictionary: bytes | None, *, verify: bool = True, crowded: bool = Fa
         See `gpuload.codecs.base.ManyDecoder`.
     """
     decompressors = Decompressors(dictionary)
-    fill = _fill_apart if crowded and _takes_many() else _fill
 
     def decode(rows: ChunkTable, src: Offsets, dst: Offsets, stored: Bytes, out: Bytes) -> int:
         sizes, raw = rows["stored_size"].astype(np.int64), rows["raw_size"].astype(np.int64)
@@ -94,8 +88,7 @@ def decoder(dictionary: bytes | None, *, verify: bool = True, crowded: bool = Fa
             return 0
         last = count - 1
         slots = out[dst[0] : dst[last] + raw[last]]
-        payloads = stored[src[0] : ends[last]]
-        return count if fill(decompressors, payloads, slots, sizes[:count], raw[:count]) else 0
+        return count if _fill(decompressors, stored[src[0] : ends[last]], slots) else 0
 
     return decode
 
@@ -148,9 +141,7 @@ def _leading(fits: Mask) -> int:
     return fits.size if fits.all() else int(fits.argmin())
 
 
-def _fill(
-    decompressors: Decompressors, stored: Bytes, slots: Bytes, _sizes: Offsets, _raw: Offsets
-) -> bool:
+def _fill(decompressors: Decompressors, stored: Bytes, slots: Bytes) -> bool:
     """Return whether frames are in order and fill the slots."""
     try:
         with translated():
@@ -159,40 +150,3 @@ def _fill(
             return bool(reader.readinto(slots) == slots.size and not reader.readinto(bytearray(1)))
     except CorruptChunkError:
         return False
-
-
-def _takes_many() -> bool:
-    """Return whether the library is the one in C, which has the other call."""
-    import zstandard
-
-    return hasattr(zstandard.ZstdDecompressor, "multi_decompress_to_buffer")
-
-
-def _fill_apart(
-    decompressors: Decompressors, stored: Bytes, slots: Bytes, sizes: Offsets, raw: Offsets
-) -> bool:
-    """Return whether frames are in order and fill the slots, all decoded without the lock."""
-    import zstandard
-
-    segments = np.stack([np.cumsum(sizes) - sizes, sizes], axis=1).astype("<u8")
-    frames = zstandard.BufferWithSegments(memoryview(stored), segments.tobytes())
-    try:
-        with translated():
-            decoded = decompressors.own().multi_decompress_to_buffer(
-                frames, decompressed_sizes=raw.astype("<u8").tobytes(), threads=1
-            )
-    except CorruptChunkError:
-        return False
-    return _copied(decoded, slots, raw)
-
-
-def _copied(decoded: Any, slots: Bytes, raw: Offsets) -> bool:
-    """Copy what the frames decoded to, one behind the other."""
-    if len(decoded) != raw.size or decoded.size() != slots.size:
-        return False
-    # Arrays would give up the lock and ask for it back for each frame.
-    place, start = memoryview(slots), 0
-    for number, size in enumerate(raw.tolist()):
-        place[start : start + size] = memoryview(decoded[number]).cast("B")
-        start += size
-    return True

@@ -40,8 +40,6 @@ _MANY = 4
 #: more, those that one call can take are decoded together: on 2 cores, BGZF came at 1.65 GB/s one
 #: by one and at 1.5 together on 2 threads, at 1.0 and 1.5 on 8.
 MANY_THREADS = 3
-#: Threads that get in each other's way at Python even between the frames of one call.
-_CROWD = 6
 
 #: Rows that a decoder of many looks at, of which it may take only the first few.
 _ROWS_AT_ONCE = 1024
@@ -78,9 +76,7 @@ class HostEngine(Engine[HostBatch]):
         """Return the decoders of many rows at once, by the codec of these."""
         found: dict[int, ManyDecoder | None] = {
             Codec.DEFLATE: members.decoder(),
-            Codec.ZSTD: frames.decoder(
-                options.dictionary, verify=self._verify, crowded=self._threads >= _CROWD
-            ),
+            Codec.ZSTD: frames.decoder(options.dictionary, verify=self._verify),
         }
         return {codec: decoder for codec, decoder in found.items() if decoder is not None}
 

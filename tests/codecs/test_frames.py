@@ -16,26 +16,12 @@ from hypothesis import strategies as st
 
 from gpuload.chunks import Checksum, ChunkTable, Codec, make_table
 from gpuload.codecs import frames
-from gpuload.engines import host
 from gpuload.engines.base import HostBatch, Status
 from gpuload.engines.host import MANY_THREADS, HostEngine
 from gpuload.options import Options
 from tests.containers import zstd_frames as handmade
 from tests.helpers.mutations import mutated
 from tests.helpers.payloads import KINDS, POISON, Payload, encode, sample
-
-#: Whether the tests decode as where many threads do.
-CROWDED = {0: False}
-
-
-@pytest.fixture(params=[False, True], ids=["alone", "crowded"], autouse=True, scope="module")
-def _crowded(request):
-    """Run all tests for either way of the library."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(host, "_CROWD", 1 if request.param else 1 << 30)
-        patch.setitem(CROWDED, 0, request.param)
-        yield
-
 
 #: Fewer rows are not taken.
 FEWEST = 8
@@ -73,7 +59,7 @@ class Work:
     out: npt.NDArray[np.uint8]
 
     def decode(self, dictionary: bytes | None = None, *, verify: bool = True) -> int:
-        decode = frames.decoder(dictionary, verify=verify, crowded=CROWDED[0])
+        decode = frames.decoder(dictionary, verify=verify)
         return decode(self.rows, self.src, self.dst, self.stored, self.out)
 
 
@@ -236,7 +222,7 @@ def test_very_many_rows():
 
 def test_one_decoder_and_many_threads():
     works = [(payloads := good(*[9000 + n] * 9), lay_out(payloads)) for n in range(8)]
-    decode, counts = frames.decoder(None, crowded=CROWDED[0]), {}
+    decode, counts = frames.decoder(None), {}
 
     def run(number):
         work = works[number][1]
@@ -592,7 +578,7 @@ def test_bad_dictionary():
 
 
 def test_decoder_after_damage():
-    decode = frames.decoder(None, crowded=CROWDED[0])
+    decode = frames.decoder(None)
     payloads = ten(write_checksum=True)
     damaged = payloads.copy()
     damaged[5] = replace(payloads[5], stored=payloads[5].stored[:-1] + b"\0")
