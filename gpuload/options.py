@@ -59,7 +59,9 @@ class Options:
         Host threads; by default one for each CPU that this process may use, fewer where chunks
         are small.
     memory_limit : int
-        Scratch bytes beyond the result: as many on the host, and as many on a device.
+        Scratch bytes beyond the result: as many on the host, and as many on a device. With the
+        default, arrays take 1/64 of a device's memory there if that is more: the more chunks are on
+        their way, the faster they are decoded. The list of selected points counts beside it.
     max_output : int, optional
         Most bytes that the input may decode to; default 100 times the input's size or 1 GiB,
         whichever is larger.
