@@ -24,6 +24,7 @@ from gpuload.array_copies import (
     stream_shape,
 )
 from gpuload.array_engines import Engines
+from gpuload.array_load import all_counts
 from gpuload.array_part import Context, PartWork, held_back
 from gpuload.array_plan import Part
 from gpuload.array_shape import Limits, parts_of, shape_of
@@ -300,7 +301,7 @@ class _Run:
     def _finished(self) -> Report:
         context, report = self.context, self.report
         context.engines.finish()
-        report.verified = checksum_counts(context.verified)
+        report.verified = all_counts(context.verified, context.stored_sums)
         report.unverified = checksum_counts(context.unverified)
         report.verified_on = {where: n for where, n in context.verified_on.items() if n}
         report.failures = sorted(context.failures, key=lambda each: (each.asset, each.chunk))

@@ -162,6 +162,13 @@ class Engines:
             with self._lock:
                 self.passed_over.setdefault(name, "; ".join(reasons))
 
+    def leave_to_host(self, reason: str) -> None:
+        """Say why the host decodes all of something."""
+        with self._lock:
+            self.used.add("host")
+            for name in self._names:
+                self.passed_over.setdefault(name, reason)
+
     def finish(self) -> None:
         """Raise EngineUnavailableError if an engine was asked for that has decoded nothing."""
         named = self._options.engine

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     Integers = npt.NDArray[np.int64]
 
-__all__ = ["Batch", "failure_of", "load", "load_chunk", "verify"]
+__all__ = ["Batch", "all_counts", "failure_of", "load", "load_chunk", "verify"]
 
 #: Stored and decoded bytes of a part: they stay in a core's cache while they are worked on. More,
 #: where chunks are small, so that what is done once a part counts less.
@@ -55,6 +55,8 @@ _FEW_THREADS = 4
 #: Threads from which on one call decodes many chunks: 64 KiB of Zstandard came at 0.65 GB/s one by
 #: one and at 0.8 together on 2.
 _TOGETHER = 2
+#: Missing chunks of a result that is filled as a whole, and elements that are filled at once.
+_MANY_MISSING, _FILLED = 1000, 1 << 24
 _INTERVAL = 0.1
 
 
@@ -134,6 +136,12 @@ def failure_of(
         reason=error.reason,
         checksum=error.checksum,
     )
+
+
+def all_counts(verified: Counter[int], stored: int) -> dict[str, int]:
+    """Return the checksums that agreed by their names, those of stored chunks with them."""
+    counts = checksum_counts(verified)
+    return counts | {"crc32c_stored": stored} if stored else counts
 
 
 def _copies(plan: ArrayPlan) -> bool:
@@ -216,6 +224,7 @@ class _Run:
         self._stored_sums = 0
         self._unverified: Counter[int] = Counter()
         self._small = self._mean_chunk() < _SMALL_CHUNK
+        self._filled: set[int] = set()
         self._streamed = {id(plan): streamed(plan) for plan in self._plans}
         self._parts = [
             part for plan in self._plans for part in plan.parts(_MANY if self._small else _PART)
@@ -262,6 +271,7 @@ class _Run:
 
     def go(self) -> Report:
         began, numbers = time.perf_counter(), count()
+        self._fill_first()
         workers: list[Future[None]] = []
         pool = ThreadPoolExecutor(self.report.threads, "gpuload-array")
         try:
@@ -280,10 +290,7 @@ class _Run:
         finally:
             # An error's traceback holds this frame, and a future its error: a cycle.
             del workers[:], worker
-        self.report.verified = checksum_counts(self._verified)
-        if self._stored_sums:
-            # `expand` checks and strips them.
-            self.report.verified["crc32c_stored"] = self._stored_sums
+        self.report.verified = all_counts(self._verified, self._stored_sums)
         self.report.unverified = checksum_counts(self._unverified)
         self.report.failures.sort(key=lambda failure: (failure.asset, failure.chunk))
         self.report.seconds = time.perf_counter() - began
@@ -311,13 +318,24 @@ class _Run:
             return
         chunks = np.arange(part.first, part.last)
         missing = plan.missing[part.first : part.last]
-        for chunk in chunks[missing].tolist():
+        for chunk in () if id(plan) in self._filled else chunks[missing].tolist():
             self._fill(plan, chunk)
         present = chunks[~missing]
         for direct in (True, False):
             which = present[(plan.direct[present] & self._keeps) == direct]
             if which.size:
                 self._load(plan, which, direct=direct)
+
+    def _fill_first(self) -> None:
+        """Fill results that lack many chunks as a whole: one chunk after the other takes longer."""
+        for plan in self._plans if self._keeps else ():
+            if np.count_nonzero(plan.missing) < _MANY_MISSING:
+                continue
+            out = self._outs[id(plan)]
+            for first in range(0, out.size, _FILLED):
+                self._watch.check()
+                out[first : first + _FILLED] = plan.fill
+            self._filled.add(id(plan))
 
     def _fill(self, plan: ArrayPlan, chunk: int) -> None:
         filled = np.broadcast_to(plan.fill, plan.chunk_shape(chunk))
@@ -402,9 +420,8 @@ class _Run:
 
     def _settle(self, batch: Batch, rows: ChunkTable, outcome: Outcome) -> set[int]:
         kinds, good = rows["checksum_kind"], outcome.status == Status.OK
-        steps = batch.plan.asset.pipeline.compression
         with self._lock:
-            if self._options.verify and any(step.name == "crc32c" for step in steps):
+            if self._options.verify and batch.plan.has_stored_sums:
                 self._stored_sums += batch.chunks.size
             counter = self._verified if self._options.verify else self._unverified
             counter.update(kinds[good].tolist())

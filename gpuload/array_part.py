@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gpuload import driver
-from gpuload.array_codecs import BitUnshuffle, PackBits, Skip, Transpose, Unshuffle
+from gpuload.array_codecs import BitUnshuffle, Skip, Transpose, Unshuffle
 from gpuload.array_engines import COPY
 from gpuload.array_load import Batch, failure_of, load_chunk
 from gpuload.array_places import (
@@ -31,7 +31,6 @@ from gpuload.codecs.base import CorruptChunkError
 from gpuload.engines.base import DeviceBatch, HostBatch, Outcome, Status
 from gpuload.engines.sums import check
 from gpuload.errors import GpuloadError, decompress_error
-from gpuload.filters.plan import decoded_sizes
 from gpuload.report import WindowStats
 
 if TYPE_CHECKING:
@@ -85,6 +84,7 @@ class Context:
     verified: Counter[int] = field(default_factory=Counter)
     unverified: Counter[int] = field(default_factory=Counter)
     verified_on: Counter[str] = field(default_factory=Counter)
+    stored_sums: int = 0
     failures: list[ChunkFailure] = field(default_factory=list)
     windows: list[WindowStats] = field(default_factory=list)
 
@@ -153,6 +153,8 @@ class PartWork:
         #: Blocks and boxes, which nothing can be wrong with.
         self._others: list[FilterSubmission] = []
         self._bad: set[int] = set()
+        #: Those that a filter found something wrong with; the host says what.
+        self._unfiltered: set[int] = set()
         self._began = context.stages.now()
         self._submitted = self._began
 
@@ -162,7 +164,9 @@ class PartWork:
         """Read the stored bytes, and submit all work on them."""
         if self._missing.size:
             self._fill(self._missing, self._plan.fill.tobytes())
-        if self._chunks.size and unsupported(self._plan):
+        reason = unsupported(self._plan)
+        if self._chunks.size and reason:
+            self._context.engines.leave_to_host(reason)
             for number in range(self._chunks.size):
                 self._repair(number)
         elif self._chunks.size:
@@ -191,12 +195,16 @@ class PartWork:
         """Return the rows of the part; None if a chunk is damaged, and all go chunk by chunk."""
         try:
             with self._context.stages.measure("index", batch.stored.size):
-                return batch.expanded(self._context.options, streams=True)
+                expanded = batch.expanded(self._context.options, streams=True)
         except CorruptChunkError:
             # Which others are good is found one by one, on the host.
             for number in range(self._chunks.size):
                 self._repair(number)
             return None
+        if self._context.options.verify and self._plan.has_stored_sums:
+            with self._context.lock:
+                self._context.stored_sums += self._chunks.size
+        return expanded
 
     def _bring(self, batch: Batch, expanded: Expanded) -> Integers:
         """Submit the decoding, and the filters; return the address of each chunk's elements."""
@@ -309,12 +317,12 @@ class PartWork:
     def _undo_all(self, expanded: Expanded, places: Integers) -> Integers:
         plan = self._plan
         self._unshuffle(expanded, places)
-        sizes = plan.encoded_sizes[self._chunks]
-        for step in plan.asset.pipeline.filters:
+        sizes = plan.step_sizes[:, self._chunks]
+        for number, step in enumerate(plan.asset.pipeline.filters):
             if isinstance(step, Skip):
-                places, sizes = places + step.size, sizes - step.size
+                places = places + step.size
             elif not isinstance(step, Transpose):
-                places, sizes = self._undo(step, places, sizes), decoded_sizes(step, sizes)
+                places = self._undo(step, places, sizes[number], sizes[number + 1])
         return places
 
     def _unshuffle(self, expanded: Expanded, places: Integers) -> None:
@@ -332,12 +340,11 @@ class PartWork:
             )
             self._others.append(submitted)
 
-    def _undo(self, step: Filter, places: Integers, sizes: Integers) -> Integers:
+    def _undo(self, step: Filter, places: Integers, sizes: Integers, decoded: Integers) -> Integers:
         station, filters = self._station, self._station.shared.filters
         inside = (places >= station.first) & (places < station.first + station.shape.first)
         first, second = station.first + self._slots, station.second + self._second_slots
         others: Integers = np.where(inside, second, first)
-        decoded = self._plan.raw_sizes[self._chunks] if isinstance(step, PackBits) else None
         submitted = filters.undo(step, places, others, sizes, station.stream, decoded=decoded)
         self._filterings.append(submitted)
         return others
@@ -397,8 +404,7 @@ class PartWork:
         for other in self._others:
             other.wait()
         for filtering in self._filterings:
-            # On the host a filter says what is wrong.
-            self._bad |= set(np.flatnonzero(filtering.wait()).tolist())
+            self._unfiltered |= set(np.flatnonzero(filtering.wait()).tolist())
         self._context.note_window(self._window())
         self._mend()
 
@@ -446,14 +452,14 @@ class PartWork:
 
     def _mend(self) -> None:
         """Decode chunks that failed again on the host, or fill them with zeros."""
-        if not self._bad:
-            return
-        for number in sorted(self._bad):
-            if self._context.options.on_error == "skip":
+        skips = self._context.options.on_error == "skip"
+        for number in sorted(self._bad | self._unfiltered):
+            if skips and number in self._bad:
                 self._fill(self._chunks[number : number + 1], bytes(self._plan.itemsize))
             else:
                 self._repair(number)
-        self._station.sync()
+        if self._bad or self._unfiltered:
+            self._station.sync()
 
     def _repair(self, number: int) -> None:
         """Decode one chunk on the host, and put it in place."""

@@ -79,9 +79,10 @@ class ArrayPlan:
         Which boxes are of each, the last exclusive.
     places : Places
         Where they are stored.
-    raw_sizes, encoded_sizes, work_sizes : ndarray of int64, shape (n,)
-        Bytes of each when it is decoded, before the filters are undone, and the most that it has on
-        its way from the one to the other.
+    raw_sizes : ndarray of int64, shape (n,)
+        Bytes of each when it is decoded and all filters are undone.
+    step_sizes : ndarray of int64, shape (filters + 1, n)
+        Bytes that go into each filter when it is undone, and that come out of the last.
 
     Raises
     ------
@@ -104,7 +105,7 @@ class ArrayPlan:
         self.places: Places = asset.grid.locate(self.chunks)
         self._order_as_stored()
         self.raw_sizes = self._raw_sizes()
-        self.encoded_sizes, self.work_sizes = self._filtered_sizes()
+        self.step_sizes = self._filtered_sizes()
         self._check_told_sizes()
         self._check_missing(missing)
 
@@ -128,10 +129,16 @@ class ArrayPlan:
         """Which chunks are not stored."""
         return self.places.objects < 0
 
+    @property
+    def encoded_sizes(self) -> Integers:
+        """Bytes of each before filters are undone, shape (n,)."""
+        sizes: Integers = self.step_sizes[0]
+        return sizes
+
     @cached_property
     def aligned_sizes(self) -> Integers:
-        """Bytes of each on its way, so that those that follow one another start evenly."""
-        sizes: Integers = -(-self.work_sizes // _EVEN) * _EVEN
+        """Most bytes of each on its way, so that those that follow one another start evenly."""
+        sizes: Integers = -(-self.step_sizes.max(axis=0, initial=0) // _EVEN) * _EVEN
         return sizes
 
     @cached_property
@@ -143,6 +150,11 @@ class ArrayPlan:
     def bare(self) -> bool:
         """Whether chunks are stored as they are, but for checksums behind them."""
         return all(step.name == "crc32c" for step in self.asset.pipeline.compression)
+
+    @property
+    def has_stored_sums(self) -> bool:
+        """Whether stored chunks have a CRC-32C, which is checked, and left off, by `expand`."""
+        return any(step.name == "crc32c" for step in self.asset.pipeline.compression)
 
     @cached_property
     def undone(self) -> int:
@@ -196,12 +208,12 @@ class ArrayPlan:
             raise MemoryLimitError(f"{self.name}: a chunk decodes to {most} bytes")
         return min(size, _LARGEST)
 
-    def _filtered_sizes(self) -> tuple[Integers, Integers]:
-        encoded, most = self.raw_sizes.copy(), self.raw_sizes.copy()
-        for size in np.unique(self.raw_sizes).tolist():
-            sizes, which = self.asset.pipeline.filtered_sizes(size), self.raw_sizes == size
-            encoded[which], most[which] = (min(each, _LARGEST) for each in (sizes[0], max(sizes)))
-        return encoded, most
+    def _filtered_sizes(self) -> Integers:
+        unique, which = np.unique(self.raw_sizes, return_inverse=True)
+        sizes = [self.asset.pipeline.filtered_sizes(size) for size in unique.tolist()]
+        steps = len(self.asset.pipeline.filters) + 1
+        table = np.minimum(np.array(sizes, np.int64).reshape(unique.size, steps), _LARGEST)
+        return table[which].T
 
     def _check_told_sizes(self) -> None:
         told = self.places.raw_sizes

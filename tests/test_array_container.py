@@ -294,3 +294,18 @@ def test_verify_keeps_to_its_memory(tmp_path):
     assert list(report.unchecked) == ["a"]
     assert "memory_limit" in report.unchecked["a"]
     assert report.chunks == 1
+
+
+def test_many_missing_chunks(tmp_path):
+    path = tmp_path / "a.zarr"
+    made = zarr.create_array(
+        store=str(path), shape=(5000, 8), chunks=(2, 4), dtype="i2", zarr_format=2, fill_value=-3
+    )
+    made[100:107, 2:7] = 5
+    expected = np.full((5000, 8), -3, np.int16)
+    expected[100:107, 2:7] = 5
+    with gpuload.open(path) as container:
+        assert (container.load(device="cpu").to_host() == expected).all()
+        assert (
+            container.load(None, (slice(None, None, -1), 3)).to_host() == expected[::-1, 3]
+        ).all()

@@ -345,3 +345,64 @@ def test_stations_are_used_again_where_they_have_room(tmp_path, monkeypatch):
         path = stored(tmp_path / f"{number}.zarr", data, zarr_format=2, compressors=numcodecs.LZ4())
         assert (loaded(path)[0] == data).all()
     assert len(made) == 1
+
+
+def test_packed_bits_in_front_of_another_filter(tmp_path):
+    data = np.repeat(np.arange(2, dtype=np.uint8), [150, 170])
+    filters = [numcodecs.Delta("|u1"), numcodecs.PackBits()]
+    path = stored(
+        tmp_path / "a.zarr",
+        data,
+        (80,),
+        zarr_format=2,
+        compressors=numcodecs.LZ4(),
+        filters=filters,
+    )
+    assert (loaded(path)[0] == data).all()
+
+
+def test_damage_that_a_filter_finds(tmp_path):
+    data = RNG.integers(0, 2, 320).astype(bool)
+    path = stored(
+        tmp_path / "a.zarr",
+        data,
+        (80,),
+        zarr_format=2,
+        compressors=None,
+        filters=[numcodecs.PackBits()],
+    )
+    content = bytearray((path / "2").read_bytes())
+    content[0] = 3
+    (path / "2").write_bytes(content)
+    with pytest.raises(DecompressError, match="first byte says that 3 bits are of no meaning"):
+        loaded(path)
+    with pytest.warns(gpuload.errors.FormatWarning, match="chunk 2"):
+        found, report = loaded(path, on_error="skip")
+    assert [failure.chunk for failure in report.failures] == [2]
+    data[160:240] = False
+    assert (found == data).all()
+
+
+def test_filters_that_only_the_host_undoes(tmp_path):
+    data = field()
+    path = stored(
+        tmp_path / "a.zarr",
+        data,
+        zarr_format=2,
+        compressors=numcodecs.LZ4(),
+        filters=[numcodecs.Delta("<f4")],
+    )
+    found, report = loaded(path)
+    assert (found == data).all()
+    assert report.engine == "host"
+    assert "running sums" in report.passed_over["sm"]
+    with pytest.raises(EngineUnavailableError, match="cannot decode this: running sums"):
+        loaded(path, engine="sm")
+
+
+def test_checksums_of_stored_chunks_count(tmp_path):
+    data = field()
+    path = stored(tmp_path / "a.zarr", data, compressors=[zarr.codecs.Crc32cCodec()])
+    found, report = loaded(path)
+    assert (found == data).all()
+    assert report.verified == {"crc32c_stored": 12}
