@@ -465,3 +465,32 @@ class TestOpenSource:
     def test_array_without_a_buffer(self):
         with pytest.raises(TypeError):
             open_source(np.zeros(3, "M8[s]"))
+
+
+def test_closing_a_file_while_it_is_read(tmp_path, monkeypatch):
+    """A read that has begun gets the bytes of its own file, whoever opens the next."""
+    (tmp_path / "one").write_bytes(b"1" * 100)
+    (tmp_path / "other").write_bytes(b"2" * 100)
+    source = open_source(tmp_path / "one")
+    begun, closed = threading.Event(), threading.Event()
+    preadv = os.preadv
+
+    def slow(*arguments):
+        begun.set()
+        assert closed.wait(10)
+        return preadv(*arguments)
+
+    monkeypatch.setattr(os, "preadv", slow)
+    buffer = bytearray(100)
+    thread = threading.Thread(target=source.readinto, args=(0, memoryview(buffer)))
+    thread.start()
+    assert begun.wait(10)
+    source.close()
+    with (tmp_path / "other").open("rb"):
+        closed.set()
+        thread.join()
+    assert buffer == b"1" * 100
+    monkeypatch.undo()
+    with pytest.raises(OSError, match="closed; open it again"):
+        source.readinto(0, memoryview(buffer))
+    source.close()

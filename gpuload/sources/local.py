@@ -8,6 +8,7 @@ read must give an error, and touching a page that lost its file kills the proces
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import select
@@ -43,6 +44,8 @@ class LocalFile(Source):
 
     def __init__(self, path: str | os.PathLike[str], name: str | None = None) -> None:
         self.name = name or os.fspath(path)
+        #: Reads that are under way: the system gives the number of a closed file to the next one.
+        self._reads, self._closed, self._lock = 0, False, threading.Lock()
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
             self.size = self._regular_size()
@@ -65,38 +68,61 @@ class LocalFile(Source):
         Raises
         ------
         OSError
-            Of the system; with the file's name, and the offset in its text.
+            Of the system; with the file's name, and the offset in its text. Also if it is closed.
         """
         done = 0
-        while done < len(view):
-            try:
+        self._begin()
+        try:
+            while done < len(view):
                 got = os.preadv(self._fd, [view[done:]], offset + done)
-            except OSError as error:
-                raise self._failed(error, offset + done) from error
-            if got == 0:
-                break
-            done += got
+                if got == 0:
+                    break
+                done += got
+        except OSError as error:
+            raise self._failed(error, offset + done) from error
+        finally:
+            self._end()
         return done
 
     def peek(self, offset: int, size: int) -> bytes:
         """See `Source.peek`."""
         wanted = max(0, min(size, self.size - offset))
+        self._begin()
         try:
             data = os.pread(self._fd, wanted, offset)
         except OSError as error:
             raise self._failed(error, offset) from error
+        finally:
+            self._end()
         # One call is enough for nearly every header.
         return data if len(data) == wanted else super().peek(offset, size)
 
     def _failed(self, error: OSError, offset: int) -> OSError:
         return OSError(error.errno, f"byte {offset}: {error.strerror}", self.name)
 
-    def close(self) -> None:
-        """See `Source.close`."""
-        if self._fd >= 0:
-            self.descriptor = None
+    def _begin(self) -> None:
+        with self._lock:
+            if self._closed:
+                text = f"{os.strerror(errno.EBADF)}: it is closed; open it again"
+                raise OSError(errno.EBADF, text, self.name)
+            self._reads += 1
+
+    def _end(self) -> None:
+        with self._lock:
+            self._reads -= 1
+            self._release()
+
+    def _release(self) -> None:
+        if self._closed and not self._reads and self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
+
+    def close(self) -> None:
+        """See `Source.close`; reads that are under way come to their end first."""
+        with self._lock:
+            self._closed = True
+            self.descriptor = None
+            self._release()
 
 
 class SpoolError(OSError):
