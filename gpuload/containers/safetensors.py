@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 __all__ = ["read", "read_many"]
 
+#: Characters of a file's name that messages show.
+_LONG_NAME = 200
+
 
 def read(source: Source, options: Options) -> ArrayIndex:
     """Read the header of a safetensors file.
@@ -194,7 +197,8 @@ class _Shard:
             with LocalFile(folder / file) as source:
                 self.tensors = {t.name: t for t in read_header(source, options)[0]}
         except OSError as error:
-            self._error = f"{file} cannot be read: {error.strerror or error}"
+            name = file if len(file) <= _LONG_NAME else f"{file[:_LONG_NAME]}..."
+            self._error = f"{name} cannot be read: {error.strerror or error}"
         except FormatError as error:
             self._error = f"{error}"
 

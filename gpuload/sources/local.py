@@ -29,6 +29,8 @@ __all__ = ["LocalFile", "SpoolError", "SpooledFile", "open_path", "spool"]
 _SPOOL_IN_MEMORY = 32 << 20
 _SPOOL_STEP = 1 << 20
 _POLL_MILLISECONDS = 200
+#: Opening a FIFO would wait for who writes to it, and nothing could end that.
+_FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
 
 
 class LocalFile(Source):
@@ -46,7 +48,7 @@ class LocalFile(Source):
         self.name = name or os.fspath(path)
         #: Reads that are under way: the system gives the number of a closed file to the next one.
         self._reads, self._closed, self._lock = 0, False, threading.Lock()
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._fd = os.open(path, _FLAGS)
         try:
             self.size = self._regular_size()
         except OSError:
@@ -229,7 +231,6 @@ def open_path(path: str, started: Callable[[Stop], object] | None = None) -> Sou
     stop = Stop()
     if started is not None:
         started(stop)
-    # Otherwise opening a FIFO would wait for who writes to it, and nothing could end that.
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    fd = os.open(path, _FLAGS)
     with open(fd, "rb", buffering=0) as stream:
         return spool(stream, path, stop)

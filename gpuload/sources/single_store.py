@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -100,8 +101,10 @@ class FilesStore(Store):
     def _size(self, key: str) -> int:
         try:
             return (self._folder / key).stat().st_size
-        except (FileNotFoundError, NotADirectoryError):
-            return -1
+        except OSError as error:
+            if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+                return -1
+            raise
 
     def readinto(self, key: str, offset: int, view: memoryview) -> None:
         """See `Store.readinto`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 import re
 import struct
@@ -253,18 +254,24 @@ class TestSeveralFiles:
 
     def test_what_is_missing_does_not_keep_the_others(self, folder):
         (folder / "bad.safetensors").write_bytes(b"123")
+        os.mkfifo(folder / "fifo")
         names = {
             "a": "1.safetensors",
             "other": "1.safetensors",
             "gone": "3.safetensors",
             "bad": "bad.safetensors",
             "folder": "sub",
+            "fifo": "fifo",
+            "long": "x" * 5000,
         }
         index = self.index(folder, names)
         assert "1.safetensors, which lacks it" in asset_named(index, "other").error
         assert "3.safetensors cannot be read: No such file" in asset_named(index, "gone").error
         assert "bad.safetensors: byte 3" in asset_named(index, "bad").error
         assert "sub cannot be read" in asset_named(index, "folder").error
+        assert "fifo cannot be read: is no regular file" in asset_named(index, "fifo").error
+        assert "x... cannot be read: File name too long" in asset_named(index, "long").error
+        assert len(asset_named(index, "long").error) < 300
         assert np.array_equal(load(index, asset_named(index, "a")), FLOATS)
         with pytest.raises(DamagedError):
             load(index, asset_named(index, "gone"))
