@@ -96,13 +96,13 @@ class MemberData:
         member = self.members[number]
         if member.error:
             raise self.broken(number, member.error)
-        header = self.source.peek_exact(member.header, LOCAL_HEADER_SIZE)
+        size = LOCAL_HEADER_SIZE + len(member.name_bytes)
+        header = self.source.peek_exact(member.header, size)
         if not header.startswith(_MAGIC):
             raise self.broken(number, f"no local header (50 4b 03 04) but {header[:4].hex(' ')}")
         self._check_flags(number, header)
-        name, extra = header[26:28], header[28:30]
-        lengths = int.from_bytes(name, "little") + int.from_bytes(extra, "little")
-        start = member.header + LOCAL_HEADER_SIZE + lengths
+        extra = int.from_bytes(header[28:30], "little")
+        start = member.header + size + extra
         if start + member.stored_size > member.limit:
             raise self.broken(
                 number,
@@ -118,6 +118,18 @@ class MemberData:
         if method != (8 if self.members[number].deflated else 0):
             raise self.broken(
                 number, f"its local header says compression method {method}, the directory another"
+            )
+        self._check_name(number, header)
+
+    def _check_name(self, number: int, header: bytes) -> None:
+        """Refuse a member that other readers, which go by local headers, take for another one."""
+        expected, size = self.members[number].name_bytes, int.from_bytes(header[26:28], "little")
+        if size != len(expected) or header[LOCAL_HEADER_SIZE:] != expected:
+            found = header[LOCAL_HEADER_SIZE:][:size]
+            raise self.broken(
+                number,
+                f"its local header says that a name of {size} bytes follows, {found!r}; the "
+                f"directory has {expected!r}",
             )
 
     def broken(self, number: int, message: str) -> FormatError:

@@ -45,7 +45,7 @@ _METHODS = {
     99: "AES encryption",
 }
 #: General purpose flags (APPNOTE 4.4.4): encrypted, patch data, strongly encrypted.
-_ENCRYPTED, _PATCH = 0x41, 0x20
+_ENCRYPTED, _PATCH, _UTF8 = 0x41, 0x20, 0x800
 
 _DAMAGE = (
     zipfile.BadZipFile,
@@ -78,6 +78,8 @@ class Member(NamedTuple):
         Offset that its data does not reach beyond: where the next member or the directory starts.
     error : str
         Why it cannot be read; empty if it can.
+    name_bytes : bytes
+        Its name as it is stored, which its local header has, too.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Member(NamedTuple):
     deflated: bool
     limit: int
     error: str = ""
+    name_bytes: bytes = b""
 
 
 def read_directory(source: Source, memory_limit: int = DEFAULT_MEMORY_LIMIT) -> list[Member]:
@@ -153,7 +156,13 @@ def _member(entry: zipfile.ZipInfo, limit: int, error: str) -> Member:
         deflated=entry.compress_type == _DEFLATED,
         limit=limit,
         error=error,
+        name_bytes=entry.orig_filename.encode(_encoding(entry.flag_bits)),
     )
+
+
+def _encoding(flags: int) -> str:
+    """Return how names are encoded, by the flags beside them (APPNOTE.TXT, appendix D)."""
+    return "utf-8" if flags & _UTF8 else "cp437"
 
 
 def _name_error(entry: zipfile.ZipInfo) -> str:

@@ -73,11 +73,17 @@ class TestLine44DataDescriptors:
         assert data_of(data, 1) == b"behind it"
 
     def test_the_data_is_behind_the_lengths_of_the_local_header(self):
-        """Which may have another extra field, and another name, than the directory."""
+        """Which may have another extra field than the directory."""
         entry = Entry(b"a", DATA, local_extra=b"\x99\x99\x03\x00abc", extra=b"\x98\x98\x00\x00")
-        longer = Entry(b"b", DATA, local_name=b"b-under-another-name")
-        data = zip_file(entry, longer)
-        assert data_of(data, 0) == data_of(data, 1) == DATA
+        assert data_of(zip_file(entry, Entry(b"b", DATA)), 0) == DATA
+
+    @pytest.mark.parametrize("name", [b"c", b"", b"b-under-another-name", b"B"])
+    def test_another_name_in_the_local_header(self, name):
+        """Readers that go by local headers would take the member for another one."""
+        data = zip_file(Entry(b"a", DATA), Entry(b"b", DATA, local_name=name))
+        with pytest.raises(FormatError, match=r"'b'.*local header says that a name of .* follows"):
+            data_of(data, 1)
+        assert data_of(data, 0) == DATA
 
     def test_data_that_reaches_into_the_next_member(self):
         """The lengths are those of the local header, so only there it shows."""
