@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -24,7 +25,7 @@ from gpuload.array_copies import (
     stream_shape,
 )
 from gpuload.array_engines import Engines
-from gpuload.array_load import all_counts
+from gpuload.array_load import all_counts, useful_threads
 from gpuload.array_part import Context, PartWork, held_back
 from gpuload.array_plan import Part
 from gpuload.array_shape import Limits, parts_of, shape_of
@@ -188,7 +189,7 @@ class _Run:
         )
         self.context = Context(
             engines=Engines(options, device_id, plans),
-            host=HostEngine(options),
+            host=HostEngine(replace(options, threads=useful_threads(plans, options))),
             options=options,
             stages=Stages(),
             targets={id(plan): target for plan, target in zip(plans, targets, strict=True)},
