@@ -7,7 +7,6 @@ import dataclasses
 import os
 import stat
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -114,8 +113,7 @@ def _standard_input() -> Source:
             return LocalFile("/dev/stdin", STDIN_NAME)
     # Without its buffer, which would retry a read that Ctrl-C interrupted between two of its own.
     stream = getattr(sys.stdin.buffer, "raw", sys.stdin.buffer)
-    with name_write_errors(f"the copy of {STDIN_NAME} in {tempfile.gettempdir()}"):
-        return spool(stream, STDIN_NAME)
+    return spool(stream, STDIN_NAME)
 
 
 def _is_unread_file(stream: TextIO) -> bool:

@@ -197,7 +197,7 @@ def _write(file: tempfile.SpooledTemporaryFile[bytes], data: bytes, name: str, o
         file.flush()
     except OSError as error:
         what = (
-            f"byte {offset}: its copy in a temporary directory cannot be written: "
+            f"byte {offset}: its copy in {tempfile.gettempdir()} cannot be written: "
             f"{error.strerror or error}; set TMPDIR to one with more room"
         )
         raise SpoolError(error.errno, what, name) from error
