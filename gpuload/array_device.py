@@ -55,9 +55,9 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
-#: Of the memory of a device, what a load may take for itself if nobody says how much: parts have to
-#: be large for many chunks to be decoded at the same time.
-_SHARE = 64
+#: Of the memory of a device, and of what is free of it, the share that a load may take for itself if
+#: nobody says how much: parts have to be large for many chunks to be decoded at the same time.
+_SHARE, _OF_FREE = 64, 8
 _INTERVAL = 0.1
 
 
@@ -151,7 +151,8 @@ def _limits(options: Options, device_id: int, engines: Engines) -> Limits:
     """Return what a load may take; a default is no bound that somebody has set for a device."""
     host = device = options.memory_limit
     if host == DEFAULT_MEMORY_LIMIT:
-        device = max(device, driver.capabilities(device_id).total_memory // _SHARE)
+        free, total = driver.memory_info(device_id)
+        device = max(device, min(total // _SHARE, free // _OF_FREE))
     return Limits(host, device, engines.on_host, engines.scratch)
 
 
