@@ -55,8 +55,8 @@ if TYPE_CHECKING:
 
 __all__ = ["load"]
 
-#: Of the memory of a device, and of what is free of it, the share that a load may take for itself if
-#: nobody says how much: parts have to be large for many chunks to be decoded at the same time.
+#: Of the memory of a device, and of what is free of it, the share that a load may take for itself
+#: if nobody says how much: parts have to be large for many chunks to be decoded at the same time.
 _SHARE, _OF_FREE = 64, 8
 _INTERVAL = 0.1
 
