@@ -60,9 +60,9 @@ class Options:
         are small.
     memory_limit : int
         Scratch bytes beyond the result: as many on the host, and as many on a device. With the
-        default, arrays take 1/64 of a device's memory there if that is more, and no eighth of what
-        is free: the more chunks are on their way, the faster they are decoded. The list of selected
-        points counts beside it.
+        default, arrays take 1/64 of a device's memory there if that is more, and at most an eighth
+        of what is free: the more chunks are on their way, the faster they are decoded. The list of
+        selected points counts beside it.
     max_output : int, optional
         Most bytes that the input may decode to; default 100 times the input's size or 1 GiB,
         whichever is larger.
