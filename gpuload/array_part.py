@@ -147,7 +147,8 @@ class PartWork:
         _, first, second = part.plan.memory
         self._slots = starts_of(first[self._chunks])
         self._second_slots = starts_of(second[self._chunks])
-        self._placed = part.plan.direct[self._chunks]
+        #: Which are brought straight to their place; those that nothing compresses may be, later.
+        self._placed = part.plan.direct[self._chunks] & (not part.plan.bare)
         self._decodings: list[_Decoding] = []
         self._filterings: list[FilterSubmission] = []
         #: Blocks and boxes, which nothing can be wrong with.

@@ -406,3 +406,14 @@ def test_checksums_of_stored_chunks_count(tmp_path):
     found, report = loaded(path)
     assert (found == data).all()
     assert report.verified == {"crc32c_stored": 12}
+
+
+@pytest.mark.parametrize("settings", V2)
+def test_chunks_of_which_some_go_whole(tmp_path, settings):
+    """Those in the middle are contiguous in the result, the first and the last one are cropped."""
+    data = field((160, 64))
+    path = stored(tmp_path / "a.zarr", data, (30, 64), zarr_format=2, **settings)
+    for index in (slice(40, 155), slice(None, 100), ..., (slice(31, None), slice(None, 60))):
+        assert (loaded(path, index)[0] == data[index]).all()
+    np.save(tmp_path / "x.npy", data)
+    assert (loaded(tmp_path / "x.npy", slice(3, 158))[0] == data[3:158]).all()
