@@ -23,6 +23,7 @@ from gpuload.containers.safetensors_header import (
     read_header,
 )
 from gpuload.errors import FormatError, MissingDependencyError
+from gpuload.sources.listing import is_inside
 from gpuload.sources.local import LocalFile
 from gpuload.sources.single_store import FilesStore, SourceStore
 
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
     from gpuload.containers.safetensors_header import Tensor
     from gpuload.options import Options
     from gpuload.sources import Source
-    from gpuload.sources.stores import Store
 
 __all__ = ["read", "read_many"]
 
@@ -143,7 +143,8 @@ def read_many(index_json_path: str | os.PathLike[str], options: Options) -> Arra
     store = FilesStore(folder, name=path)
     assets = [shards[file].asset(name) for name, file in weight_map.items()]
     details = {"files": list(shards), **({"metadata": metadata} if metadata else {})}
-    index = ArrayIndex("safetensors", store, assets, _size(store, list(shards)), details)
+    size = sum(shard.size for shard in shards.values())
+    index = ArrayIndex("safetensors", store, assets, size, details)
     index.warnings += _extra(path, shards, weight_map)
     return index
 
@@ -161,10 +162,6 @@ def _extra(path: str, shards: dict[str, _Shard], weight_map: dict[str, str]) -> 
     ]
 
 
-def _size(store: Store, files: list[str]) -> int:
-    return int(np.maximum(store.sizes(files), 0).sum())
-
-
 def _read_index(path: str, options: Options) -> tuple[dict[str, str], Any]:
     with LocalFile(path) as file:
         check_memory(file, file.size, options)
@@ -176,29 +173,33 @@ def _read_index(path: str, options: Options) -> tuple[dict[str, str], Any]:
             if not isinstance(shard, str) or not _is_inside(shard):
                 raise file.broken(
                     0,
-                    f"weight_map: tensor {name!r} is in {shard!r}; the name of a file in the same "
-                    "folder was expected",
+                    f"weight_map: tensor {_shown(repr(name))} is in {_shown(repr(shard))}; the "
+                    "name of a file in the same folder was expected",
                 )
     return weight_map, index.get("metadata")
 
 
 def _is_inside(name: str) -> bool:
     parts = name.replace("\\", "/").split("/")
-    return "" not in parts and ".." not in parts and "\0" not in name and name[1:2] != ":"
+    return is_inside("/".join(part for part in parts if part != ".")) and name[1:2] != ":"
+
+
+def _shown(name: str) -> str:
+    return name if len(name) <= _LONG_NAME else f"{name[:_LONG_NAME]}..."
 
 
 class _Shard:
     """One of several files: its tensors by name, or what is wrong with it."""
 
     def __init__(self, folder: Path, file: str, options: Options) -> None:
-        self._file, self._error = file, ""
+        self._file, self._error, self.size = file, "", 0
         self.tensors: dict[str, Tensor] = {}
         try:
             with LocalFile(folder / file) as source:
+                self.size = source.size
                 self.tensors = {t.name: t for t in read_header(source, options)[0]}
         except OSError as error:
-            name = file if len(file) <= _LONG_NAME else f"{file[:_LONG_NAME]}..."
-            self._error = f"{name} cannot be read: {error.strerror or error}"
+            self._error = f"{_shown(file)} cannot be read: {error.strerror or error}"
         except FormatError as error:
             self._error = f"{error}"
 
@@ -206,5 +207,6 @@ class _Shard:
         if self._error:
             return _broken(name, self._error)
         if name not in self.tensors:
-            return _broken(name, f"weight_map says that it is in {self._file}, which lacks it")
+            file = _shown(self._file)
+            return _broken(name, f"weight_map says that it is in {file}, which lacks it")
         return _asset(self.tensors[name], self._file)

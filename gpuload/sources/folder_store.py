@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FolderStore"]
 
-_ABSENT = (errno.ENOENT, errno.ENOTDIR)
+#: What the system says of files that are not there; nothing has a name that is too long.
+_ABSENT = (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG)
 #: Opening a FIFO must not wait for somebody who writes to it.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | getattr(os, "O_NONBLOCK", 0)
 

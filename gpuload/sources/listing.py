@@ -11,6 +11,8 @@ from gpuload.sources.stores import Store
 
 __all__ = ["ListedStore", "is_inside"]
 
+#: Characters of a key that messages show.
+_LONG = 200
 #: A part that is empty, "." or "..", or a byte that no system takes.
 _OUTSIDE = re.compile(r"(?:^|/)\.{0,2}(?:/|$)|\0")
 
@@ -37,7 +39,7 @@ class ListedStore(Store):
         """Return a key; a FormatError if it points out of the store."""
         if not is_inside(key):
             raise FormatError(
-                f"the key {key!r} points out of the store; a relative path without '..' was "
+                f"the key {_shown(key)} points out of the store; a relative path without '..' was "
                 "expected",
                 source=self.name,
             )
@@ -55,3 +57,7 @@ def is_inside(key: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def _shown(key: str) -> str:
+    return repr(key) if len(key) <= _LONG else f"{key[:_LONG]!r}..."

@@ -246,15 +246,23 @@ class TestSeveralFiles:
 
     @pytest.mark.parametrize(
         "name",
-        ["../1", "/etc/passwd", "sub/../../1", "", "a\0b", "..\\1", "C:1", "sub//1", None, 5],
+        ["../1", "/etc/passwd", "sub/../../1", "", "a\0b", "..\\1", "C:1", "sub//1", ".", "\ud800", None, 5],
     )
     def test_names_outside_of_the_folder(self, folder, name):
         with pytest.raises(FormatError, match=r"index\.json.*'a' is in.*same folder"):
             self.index(folder, {"a": name})
 
+    @pytest.mark.parametrize("name", ["../" * 2_000, "b\0" * 2_000, "\ud800" * 2_000])
+    def test_long_names_outside_of_the_folder(self, folder, name):
+        with pytest.raises(FormatError, match="same folder") as caught:
+            self.index(folder, {"a": name})
+        assert len(f"{caught.value}") < 500
+
     def test_what_is_missing_does_not_keep_the_others(self, folder):
         (folder / "bad.safetensors").write_bytes(b"123")
         os.mkfifo(folder / "fifo")
+        (folder / "zeros").symlink_to("/dev/zero")
+        (folder / "circle").symlink_to("circle")
         names = {
             "a": "1.safetensors",
             "other": "1.safetensors",
@@ -263,6 +271,8 @@ class TestSeveralFiles:
             "folder": "sub",
             "fifo": "fifo",
             "long": "x" * 5000,
+            "device": "zeros",
+            "circle": "circle",
         }
         index = self.index(folder, names)
         assert "1.safetensors, which lacks it" in asset_named(index, "other").error
@@ -270,8 +280,11 @@ class TestSeveralFiles:
         assert "bad.safetensors: byte 3" in asset_named(index, "bad").error
         assert "sub cannot be read" in asset_named(index, "folder").error
         assert "fifo cannot be read: is no regular file" in asset_named(index, "fifo").error
+        assert "zeros cannot be read: is no regular" in asset_named(index, "device").error
+        assert "circle cannot be read: Too many" in asset_named(index, "circle").error
         assert "x... cannot be read: File name too long" in asset_named(index, "long").error
         assert len(asset_named(index, "long").error) < 300
+        assert index.stored_size == 3 + (folder / "1.safetensors").stat().st_size
         assert np.array_equal(load(index, asset_named(index, "a")), FLOATS)
         with pytest.raises(DamagedError):
             load(index, asset_named(index, "gone"))

@@ -28,8 +28,8 @@ def read(store, key, offset, size):
 
 
 def test_sizes(store):
-    keys = ["a/0", "empty", "a", "a/1", "a/0/1", "none/at/all"]
-    assert store.sizes(keys).tolist() == [10, 0, -1, -1, -1, -1]
+    keys = ["a/0", "empty", "a", "a/1", "a/0/1", "none/at/all", "x" * 300, "y/" * 3_000 + "0"]
+    assert store.sizes(keys).tolist() == [10, 0, -1, -1, -1, -1, -1, -1]
     assert store.sizes([]).tolist() == []
 
 
@@ -47,7 +47,7 @@ def test_what_is_not_there(store, offset, size):
 
 
 def test_files_that_are_gone(store):
-    for key in ("a/1", "a/0/1"):
+    for key in ("a/1", "a/0/1", "x" * 5_000):
         with pytest.raises(FormatError, match=rf"{key}: byte 5: .*not there"):
             read(store, key, 5, 1)
 
@@ -66,6 +66,12 @@ def test_keys_stay_inside(store, key):
         store.sizes([key])
     with pytest.raises(FormatError, match="points out"):
         read(store, key, 0, 1)
+
+
+def test_long_keys_are_shortened(store):
+    with pytest.raises(FormatError, match=r"'\.\.\. points out") as caught:
+        store.sizes(["a../" + "../" * 9_000])
+    assert len(f"{caught.value}") < 500 + len(store.name)
 
 
 @pytest.mark.parametrize("key", ["..a", "a..b", ".zarray", "a/.b", "ä/ö", "a b", "...", "c/.../0"])
