@@ -246,7 +246,20 @@ class TestSeveralFiles:
 
     @pytest.mark.parametrize(
         "name",
-        ["../1", "/etc/passwd", "sub/../../1", "", "a\0b", "..\\1", "C:1", "sub//1", ".", "\ud800", None, 5],
+        [
+            "../1",
+            "/etc/passwd",
+            "sub/../../1",
+            "",
+            "a\0b",
+            "..\\1",
+            "C:1",
+            "sub//1",
+            ".",
+            "\ud800",
+            None,
+            5,
+        ],
     )
     def test_names_outside_of_the_folder(self, folder, name):
         with pytest.raises(FormatError, match=r"index\.json.*'a' is in.*same folder"):
