@@ -75,6 +75,7 @@ class ChunkStream:
         known = _NO_CHECKSUM if places.checksums is None else int(places.checksums[chunk])
         self.checksum = Checksum.NONE if known == _NO_CHECKSUM else Checksum.CRC32
         self._crc = known if options.verify else _NO_CHECKSUM
+        self._behind = False
         self._buffer = np.empty(min(_FEED, max(1, self._stored_size)), np.uint8)
 
     def pieces(self) -> Iterator[Bytes]:
@@ -103,6 +104,8 @@ class ChunkStream:
             raise CorruptChunkError(reason, actual=size)
         if self._crc not in (_NO_CHECKSUM, crc):
             raise CorruptChunkError(mismatch(Checksum.CRC32, self._crc, crc), checksum=True)
+        if self._crc != _NO_CHECKSUM and self._behind:
+            raise CorruptChunkError("bytes follow the end of the DEFLATE stream")
 
     def _parts(self) -> Iterator[bytes]:
         stream, data = inflate.new_stream(), b""
@@ -116,8 +119,7 @@ class ChunkStream:
             except inflate.errors():
                 raise self._damaged() from None
             data = b""
-        if self._crc != _NO_CHECKSUM and (stream.unused_data or self._position < self._end):
-            raise CorruptChunkError("bytes follow the end of the DEFLATE stream")
+        self._behind = bool(stream.unused_data) or self._position < self._end
 
     def _feed(self) -> bytes:
         view = memoryview(self._buffer)[: self._end - self._position]

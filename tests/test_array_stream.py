@@ -140,6 +140,14 @@ def test_bytes_behind_the_stream(member):
         container.load(**HOST)
 
 
+def test_a_stream_that_ends_early_with_bytes_behind_it(member):
+    path, content = member
+    replaced(path, deflated(content[:-100]) + b"more", zlib.crc32(content), size=len(content))
+    with gpuload.open(path) as container, pytest.raises(DecompressError) as caught:
+        container.load(**HOST)
+    assert caught.value.failures[0].actual_size == len(content) - 100
+
+
 def test_wrong_checksum(member):
     path, content = member
     replaced(path, deflated(content), crc=7)
