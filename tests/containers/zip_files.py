@@ -27,6 +27,7 @@ class Entry:
     local_magic: bytes = b"PK\x03\x04"
     local_method: int | None = None
     local_flags: int | None = None
+    local_sizes: tuple[int, int] | None = None
     extra: bytes = b""
     descriptor: bytes = b""
     needed: int = 20
@@ -49,7 +50,7 @@ class Entry:
 
     def local(self) -> bytes:
         name = self.name if self.local_name is None else self.local_name
-        sizes = (0, 0, 0) if self.descriptor else self.sizes
+        crc, *sizes = (0, 0, 0) if self.descriptor else self.sizes
         header = struct.pack(
             "<4sHHHHHIIIHH",
             self.local_magic,
@@ -58,7 +59,8 @@ class Entry:
             self.method if self.local_method is None else self.local_method,
             0,
             33,
-            *sizes,
+            crc,
+            *(sizes if self.local_sizes is None else self.local_sizes),
             len(name),
             len(self.local_extra),
         )
