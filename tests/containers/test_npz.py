@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import io
 import random
+import struct
 import zipfile
 import zlib
 
 import numpy as np
 import pytest
 
+import gpuload
 from gpuload.array_codecs import Compression, Skip, Swap, Transpose
 from gpuload.containers import npz
 from gpuload.containers import zip as zip_file
-from gpuload.errors import FormatError, GpuloadError
+from gpuload.errors import DecompressError, FormatError, GpuloadError
 from gpuload.options import Options
 from gpuload.sources import BytesSource
 from tests.containers.array_reading import DamagedError, asset_named, load
@@ -126,6 +128,15 @@ def test_short_names_that_are_taken():
         (handmade("{'descr': '<f4', 'fortran_order': False, 'shape': (2**70,)}\n"), "broken"),
         (handmade("{'descr': '>f4', 'fortran_order': False, 'shape': (10**30,)}\n"), "broken"),
         (saved(np.zeros(2, [("a", ">f4")])), "structured"),
+        (handmade("{'descr': '<f4', 'fortran_order': False, 'shape': (0,)}\n") + b"x", "takes 0"),
+        (handmade("{'descr': '<f4', 'fortran_order': False, 'shape': ()}\n"), "takes 4 bytes"),
+        (handmade("{'descr': '<f4', 'fortran_order': False, 'shape': (-1,)}\n"), "negative"),
+        (saved(np.zeros(1, [("a", "f4"), ("b", "O")]), allow_pickle=True), "pickle"),
+        (b"\x93NUMPY\x01\x00" + struct.pack("<H", 65_535) + b" " * 65_535, "header of 65535 bytes"),
+        (b"\x93NUMPY\x02\x00" + struct.pack("<I", 70_000) + b" " * 70_000, "header of 70000 bytes"),
+        (b"\x93NUMPY\x03\x00" + b"\xff" * 4 + b" " * 70_000, "header of 4294967295 bytes"),
+        (b"\x93NUMPY\x02\x00" + struct.pack("<I", 20_000) + b" " * 20_000, "header is broken"),
+        (written({"a": np.ones(9)}, "stored"), "no npy header (93 4e 55 4d 50 59) but 50 4b 03 04"),
     ],
 )
 def test_broken_members_do_not_keep_others(content, message, method):
@@ -133,6 +144,29 @@ def test_broken_members_do_not_keep_others(content, message, method):
     index = read(data)
     assert message in asset_named(index, "bad").error
     assert load(index, asset_named(index, "good")).tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("there", [0, 98, 100])
+def test_elements_that_decode_to_another_size(there):
+    """The header agrees with the directory, and the DEFLATE stream with none of them."""
+    encoder = zlib.compressobj(6, zlib.DEFLATED, -zlib.MAX_WBITS)
+    stored = encoder.compress(saved(np.ones(99))[:128] + bytes(8 * there)) + encoder.flush()
+    bad = Entry(b"bad.npy", saved(np.ones(99)), 8, stored=stored)
+    data = zipped(bad, Entry(b"good.npy", saved(np.ones(3)), 8))
+    assert not asset_named(read(data), "bad").error
+    with gpuload.open(data, device="cpu") as container:
+        with pytest.raises(DecompressError, match=r"bad: chunk 0 at byte 37: .*920"):
+            container.load("bad")
+        assert np.asarray(container.load("good")).tolist() == [1, 1, 1]
+        assert [failure.asset for failure in container.verify().failures] == ["bad"]
+
+
+def test_archives_in_archives_are_bytes():
+    inner = written({"a": np.ones(9)}, "stored")
+    data = zipped(Entry(b"inner.npz", inner, 8), Entry(b"b.npy", saved(np.ones(3))))
+    index = read(data)
+    assert load(index, asset_named(index, "inner.npz")).tobytes() == inner
+    assert load(index, asset_named(index, "b")).tolist() == [1, 1, 1]
 
 
 def test_deflated_headers_that_are_damaged():
