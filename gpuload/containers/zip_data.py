@@ -32,10 +32,7 @@ __all__ = ["DeflatedGrid", "MemberData", "StoredGrid"]
 _T = TypeVar("_T")
 
 _MAGIC = b"PK\x03\x04"
-_ENCRYPTED, _SIZES_BEHIND = 1, 8
-#: What is said of sizes that are elsewhere: behind the data, or in a field of their own, whose
-#: start this is, and the bytes up to the end of both of them (APPNOTE 4.4.4 and 4.5.3).
-_NOT_HERE, _ZIP64, _ZIP64_SIZE = 0xFFFFFFFF, b"\x01\x00", 20
+_ENCRYPTED = 1
 #: Bytes of a name that messages show.
 _LONG_NAME = 200
 #: Headers that are requested side by side from a source that waits for a network.
@@ -102,13 +99,11 @@ class MemberData:
         if member.error:
             raise self.broken(number, member.error)
         size = LOCAL_HEADER_SIZE + len(member.name_bytes)
-        # What is behind it, the directory at least, is as long as the field that may be there.
-        header = self.source.peek_exact(member.header, size + _ZIP64_SIZE)
+        header = self.source.peek_exact(member.header, size)
         if not header.startswith(_MAGIC):
             raise self.broken(number, f"no local header (50 4b 03 04) but {header[:4].hex(' ')}")
         self._check_flags(number, header)
         self._check_name(number, header)
-        self._check_sizes(number, header)
         start = member.header + size + _number(header[28:30])
         if start + member.stored_size > member.limit:
             raise self.broken(
@@ -133,17 +128,6 @@ class MemberData:
             told = f"that a name of {size} bytes follows, {name[:_LONG_NAME]!r}"
             raise self._differs(number, told, f"{expected[:_LONG_NAME]!r}")
 
-    def _check_sizes(self, number: int, header: bytes) -> None:
-        """Refuse a member that has other sizes for these readers."""
-        member = self.members[number]
-        found = _sizes(header, LOCAL_HEADER_SIZE + len(member.name_bytes))
-        expected = member.stored_size, member.raw_size
-        if any(told not in (_NOT_HERE, size) for told, size in zip(found, expected, strict=True)):
-            told, right = (
-                f"{stored} bytes that decode to {raw}" for stored, raw in (found, expected)
-            )
-            raise self._differs(number, told, right)
-
     def _differs(self, number: int, local: str, directory: str) -> FormatError:
         return self.broken(
             number, f"its local header says {local}, the central directory {directory}"
@@ -153,25 +137,6 @@ class MemberData:
         """Return the error for a member."""
         member = self.members[number]
         return self.source.broken(member.header, f"member {member.name!r}: {message}")
-
-
-def _sizes(header: bytes, extra: int) -> tuple[int, int]:
-    """Return the stored and the raw size that a local header says, or `_NOT_HERE`.
-
-    Parameters
-    ----------
-    header : bytes
-        The header.
-    extra : int
-        Where its extra fields start, of which the first is looked at.
-    """
-    if header[6] & _SIZES_BEHIND:
-        return _NOT_HERE, _NOT_HERE
-    sizes = _number(header[18:22]), _number(header[22:26])
-    field = header[extra : extra + min(_ZIP64_SIZE, _number(header[28:30]))]
-    if sizes != (_NOT_HERE, _NOT_HERE) or not field.startswith(_ZIP64) or len(field) < _ZIP64_SIZE:
-        return sizes
-    return _number(field[12:]), _number(field[4:12])
 
 
 def _number(field: bytes) -> int:

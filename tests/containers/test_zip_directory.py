@@ -253,47 +253,6 @@ class TestLocalHeaders:
         with pytest.raises(FormatError, match=message):
             data_of(zip_file(Entry(b"a", DATA, local_method=8)))
 
-    @pytest.mark.parametrize("sizes", [(0, 0), (len(DATA) - 1, len(DATA)), (len(DATA), 7)])
-    def test_with_other_sizes(self, sizes):
-        """Which readers go by that do not look at the directory."""
-        data = zip_file(Entry(b"a", DATA), Entry(b"b", DATA, local_sizes=sizes))
-        message = (
-            rf"a\.zip: byte {31 + len(DATA)}: member 'b': its local header says {sizes[0]} bytes "
-            f"that decode to {sizes[1]}, the central directory {len(DATA)} bytes that decode to"
-        )
-        with pytest.raises(FormatError, match=message):
-            data_of(data, 1)
-        assert data_of(data, 0) == DATA
-
-    FULL = 0xFFFFFFFF
-
-    @pytest.mark.parametrize(
-        ("stored", "field", "fine"),
-        [
-            ((FULL, FULL), (len(DATA), len(DATA)), True),
-            ((FULL, FULL), (len(DATA), len(DATA) + 1), False),
-            ((FULL, FULL), (7, len(DATA)), False),
-            ((FULL, len(DATA)), (len(DATA),), True),
-            ((FULL, 7), (len(DATA),), False),
-            ((len(DATA), FULL), (len(DATA),), True),
-            ((FULL, FULL), (), True),
-        ],
-    )
-    def test_with_sizes_in_a_field_of_their_own(self, stored, field, fine):
-        """Raw size, stored size (APPNOTE 4.5.3); what a header does not say, it does not."""
-        extra = struct.pack(f"<HH{len(field)}Q", 1, 8 * len(field), *field) if field else b""
-        data = zip_file(Entry(b"a", DATA, local_sizes=stored, local_extra=extra))
-        if fine:
-            assert data_of(data) == DATA
-        else:
-            with pytest.raises(FormatError, match="local header says"):
-                data_of(data)
-
-    def test_with_sizes_behind_the_data(self):
-        """Zeros, or whatever: bit 3 of the flags says that they are not meant (APPNOTE 4.4.4)."""
-        data = zip_file(Entry(b"a", DATA, flags=8, local_sizes=(5, 6)), Entry(b"b", DATA))
-        assert data_of(data) == DATA
-
     def test_long_names_are_shortened(self):
         name = b"n" * 60_000
         with pytest.raises(FormatError, match="name of 60000 bytes") as caught:
